@@ -1,4 +1,4 @@
-//! What this machine and this user can give, found out before anything is made.
+//! Checks what this machine and this user can enforce, before anything is created.
 
 use crate::cgroup::{Hierarchy, Purpose, Refusal};
 use crate::error::{Error, Kind, Result};
@@ -7,8 +7,8 @@ use crate::spec::resources::Resources;
 use crate::{landlock, ns};
 use std::sync::OnceLock;
 
-/// Whether we can do what only the machine's root can: mount disk images, map any range of ids, make device nodes. The root of another
-/// user namespace (inside a rootless container, under `unshare -r`) is an ordinary user in that.
+/// Whether we have the power of the machine's root: mount disk images, map any range of ids, make device nodes. Root of
+/// another user namespace (a rootless container, `unshare -r`) counts as an ordinary user.
 pub(crate) fn privileged() -> bool {
     static PRIVILEGED: OnceLock<bool> = OnceLock::new();
     *PRIVILEGED.get_or_init(|| {
@@ -18,12 +18,12 @@ pub(crate) fn privileged() -> bool {
     })
 }
 
-/// Whether we are inside a container of somebody's that has a user namespace of its own.
+/// Whether we are inside a container with a separate user namespace.
 pub(crate) fn nested() -> bool {
     rustix::process::geteuid().is_root() && !ns::is_initial()
 }
 
-/// Refuses, before anything is made, where no container can be: inside a sandbox of ours, or of another's that refuses new namespaces.
+/// Refuses to start inside a sandbox, ours or another's, that denies new namespaces.
 fn check_surroundings() -> Result<()> {
     if crate::sys::clone::can_clone() {
         return Ok(());
@@ -36,18 +36,19 @@ fn check_surroundings() -> Result<()> {
     .hint("run brig outside of that sandbox or container"))
 }
 
-/// What was found out about the machine while a spec was checked against it.
+/// The results of the check of a spec.
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(super) hierarchy: Option<Hierarchy>,
-    /// What the caller allowed to be missing and is: its name and why.
+    /// The missing limits that the caller allowed to be missing: name and reason.
     pub missing: Vec<(String, String)>,
 }
 
-/// Refuses what this machine cannot enforce, before anything is made; what the caller allowed to be missing is taken out of the spec instead.
+/// Refuses what this machine cannot enforce, before anything is created. Removes limits that may be missing from the
+/// spec.
 ///
-/// Where nothing may be missing, the limits are tried and not asked for: groups that can be made with all their limits prove that they can be had, and
-/// what cannot be made is undone and refused by [`thoroughly`]. Asking costs a tenth of the way to the clone.
+/// If no limit may be missing, making the cgroups is the check; a failure is undone, and [`thoroughly`] reports it. A
+/// check ahead costs a tenth of the time to the clone.
 pub(crate) fn check(spec: &mut Container) -> Result<Checked> {
     if !spec.may_degrade.is_empty() || spec.file_system.scratch.rates.any() || landlock::abi().is_none() {
         return thoroughly(spec);
@@ -57,12 +58,12 @@ pub(crate) fn check(spec: &mut Container) -> Result<Checked> {
     Ok(Checked { hierarchy, missing: Vec::new() })
 }
 
-/// The same by looking at everything. An error names all that cannot be enforced.
+/// Checks every limit. The error names all that cannot be enforced.
 pub(crate) fn thoroughly(spec: &mut Container) -> Result<Checked> {
     limits(&mut spec.resources, &spec.may_degrade)
 }
 
-/// The same for these limits, of which those in `may_degrade` may be missing.
+/// Checks these limits, of which those in `may_degrade` may be missing.
 pub(super) fn limits(wanted: &mut Option<Resources>, may_degrade: &[String]) -> Result<Checked> {
     check_surroundings()?;
     let mut missing: Vec<Missing> = Vec::new();
@@ -77,7 +78,7 @@ pub(super) fn limits(wanted: &mut Option<Resources>, may_degrade: &[String]) -> 
     if let Some(resources) = wanted {
         let refusals = hierarchy.insert(Hierarchy::probe()?).refusals(Purpose::Task, resources)?;
         let no_group = refusals.iter().find(|refusal| matches!(refusal.limit, "memory" | "pids")).cloned();
-        // Nobody asked to freeze; it only comes with a group, and without one there is nothing to be frozen.
+        // No caller asks for the freezer: without a cgroup there is nothing to freeze.
         let matters = |refusal: &Refusal| refusal.limit != "freezer" || no_group.is_none();
         for refusal in refusals.into_iter().filter(matters) {
             for name in names_of(&refusal, resources) {
@@ -85,7 +86,7 @@ pub(super) fn limits(wanted: &mut Option<Resources>, may_degrade: &[String]) -> 
             }
         }
         if let Some(cause) = no_group {
-            // Without these no group is made at all, and whatever else a group would have counted is not counted either.
+            // Without these limits no cgroup is made, and nothing else is counted.
             for name in counted(resources) {
                 if !missing.iter().any(|each| each.name == name) {
                     missing.push(Missing {
@@ -113,14 +114,13 @@ pub(super) fn limits(wanted: &mut Option<Resources>, may_degrade: &[String]) -> 
     Ok(Checked { hierarchy, missing })
 }
 
-/// Something that cannot be enforced here.
 struct Missing {
     name: &'static str,
     reason: String,
     fix: String,
 }
 
-/// The limits that a refusal is about, by the names of the command line: one controller counts both kinds of input and output.
+/// The command line's names of the limits in a refusal: one controller counts both kinds of input and output.
 fn names_of(refusal: &Refusal, resources: &Resources) -> Vec<&'static str> {
     match refusal.limit {
         "io" => counted(resources).filter(|name| name.starts_with("io_")).collect(),
@@ -128,7 +128,6 @@ fn names_of(refusal: &Refusal, resources: &Resources) -> Vec<&'static str> {
     }
 }
 
-/// Removes one limit that is not to be enforced.
 fn leave_out(name: &str, resources: &mut Resources) {
     match name {
         "swap" => resources.memory.swap = None,
@@ -141,12 +140,12 @@ fn leave_out(name: &str, resources: &mut Resources) {
             resources.block_io.throttle_read_iops_device.clear();
             resources.block_io.throttle_write_iops_device.clear();
         }
-        // `cpu_time` is only read; without `memory` or `pids` there are no resources at all.
+        // `cpu_time` is only read; without `memory` or `pids` no limits remain.
         _ => {}
     }
 }
 
-/// What the groups of these limits count: the limits that are set, and processor time, which the supervisor reads from them.
+/// What the cgroups count: the limits, and processor time for the supervisor.
 fn counted(resources: &Resources) -> impl Iterator<Item = &'static str> {
     let io = &resources.block_io;
     [
@@ -162,16 +161,16 @@ fn counted(resources: &Resources) -> impl Iterator<Item = &'static str> {
     .filter_map(|(name, is_set)| is_set.then_some(name))
 }
 
-/// The cgroups of this machine, and what of some limits they cannot enforce.
+/// The cgroups of this machine, and the limits that they cannot enforce.
 #[derive(Debug)]
 pub(crate) struct Possible {
     /// The layout in words.
     pub groups: String,
-    /// Each limit that cannot be had: its name, the reason, and what to do, one action.
+    /// Each limit that is missing: name, reason, and one action for the operator.
     pub refused: Vec<(&'static str, String, String)>,
 }
 
-/// Asks what a start with `limits` would ask, and changes nothing.
+/// Makes the checks of a start with `limits`, and changes nothing.
 pub(crate) fn possible(limits: &Resources) -> Result<Possible> {
     let hierarchy = Hierarchy::probe()?;
     let refusals = hierarchy.refusals(Purpose::Task, limits)?;

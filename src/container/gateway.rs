@@ -1,4 +1,4 @@
-//! The gateway of a container: how it is started, what it may ask of the kernel, and what its supervisor hears from it.
+//! The gateway of a container: its start, its system calls, and its messages to the supervisor.
 
 use crate::egress::{self, Broker, Ledger, Order, Policy, Renewal, Row, Service, Word};
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -11,27 +11,27 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Who it is: an id of the container's range that nobody inside has or can become.
+/// Its user: an id of the container's range that no process inside has or can get.
 pub(super) const USER: u32 = 65_532;
-/// How long it may take to tell the rest of its account.
+/// The time limit for the rest of its account.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// What a container's gateway is asked for.
+/// The options of a container's gateway.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wish {
-    /// What may be reached.
+    /// The rules for destinations.
     pub policy: Policy,
     /// Bytes a second, both directions together.
     pub rate: Option<u64>,
     /// Bytes in all.
     pub total: Option<u64>,
-    /// Addresses outside, each with the port inside that it leads to.
+    /// Addresses outside, each with the port inside that it forwards to.
     pub published: Vec<(SocketAddr, u16)>,
     /// Secrets that are added to requests.
     pub broker: Option<Broker>,
 }
 
-/// The gateway before its process is there: what must be made before the container.
+/// The parts of the gateway that must exist before the container.
 pub(super) struct Prepared {
     service: Service,
     init: Channel,
@@ -43,21 +43,21 @@ pub(crate) struct Gateway {
     process: Confined,
     channel: Channel,
     ledger: Ledger,
-    /// Whether it only leads ports inside.
+    /// Whether it only forwards ports to the inside.
     is_without_names: bool,
-    /// Whether it was asked for the rest of its account.
+    /// Whether the rest of its account has been requested.
     is_asked: bool,
     over: bool,
 }
 
 impl Prepared {
-    /// Makes what can be refused, and the channel over which init hands sockets.
+    /// Makes the parts that can fail, and the channel by which init sends sockets.
     pub(super) fn new(wish: Wish) -> Result<(Prepared, Channel)> {
         let (init, inside) = Channel::pair().failing(Kind::Egress, || "make a channel to the gateway")?;
         Prepared::with_channel(wish, init).map(|prepared| (prepared, inside))
     }
 
-    /// The same where the channel is there already.
+    /// Makes the parts that can fail, for an existing channel.
     pub(super) fn with_channel(wish: Wish, init: Channel) -> Result<Prepared> {
         let published = wish.published.into_iter().map(listen).collect::<Result<_>>()?;
         let service =
@@ -65,7 +65,7 @@ impl Prepared {
         Ok(Prepared { service, init })
     }
 
-    /// Starts the process. `user` is a host id; `None` stays who we are.
+    /// Starts the process. `user` is a host id; `None` keeps the caller's.
     pub(super) fn start(self, user: Option<u32>, landlock_optional: bool, has_names: bool) -> Result<Gateway> {
         let (channel, supervisor) = Channel::pair().failing(Kind::Egress, || "make a channel to the gateway")?;
         let filter = seccomp::compile(&filter())?; // only now: init builds meanwhile
@@ -77,7 +77,6 @@ impl Prepared {
     }
 }
 
-/// The gateway in its own process.
 struct Task {
     service: Service,
     init: Channel,
@@ -107,12 +106,12 @@ impl Work for Task {
 }
 
 impl Gateway {
-    /// Readable when it has something to say, or has ended.
+    /// Readable when a message waits, or the gateway has ended.
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
 
-    /// Its process.
+    /// Its pid.
     pub(super) fn pid(&self) -> i32 {
         self.process.pid()
     }
@@ -122,7 +121,7 @@ impl Gateway {
         self.process.time()
     }
 
-    /// The account as far as the gateway has sent it: at most a moment old.
+    /// The account that the gateway has sent: at most a moment old.
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
     }
@@ -132,9 +131,9 @@ impl Gateway {
         self.over
     }
 
-    /// Hears one word; a line with a new decision is returned. It comes from a process that strangers talk to: what is no such word
-    /// is a fault of the account.
-    pub(crate) fn hear(&mut self) -> Result<Option<Row>> {
+    /// Receives one message; returns a line with a new decision. The gateway talks to untrusted peers: an invalid
+    /// message is a fault of the account.
+    pub(crate) fn receive(&mut self) -> Result<Option<Row>> {
         match self.channel.receive().failing(Kind::Egress, || "hear from the gateway")? {
             None => self.over = true,
             Some(packet) => match serde_json::from_slice(&packet.bytes) {
@@ -147,21 +146,21 @@ impl Gateway {
         Ok(None)
     }
 
-    /// Allows or refuses what a rule covers from now on.
+    /// Allows or denies what a rule covers from now on.
     pub(super) fn change(&self, rule: &egress::Rule, allow: bool) -> Result<()> {
         if self.is_without_names {
             return Err(Error::new(Kind::State, "its network is not `egress`")
                 .hint("start it with --network egress, if only with no rule"));
         }
         let text = rule.to_string();
-        self.tell(&if allow { Order::Allow(text) } else { Order::Deny(text) })
+        self.send_order(&if allow { Order::Allow(text) } else { Order::Deny(text) })
     }
 
-    /// Tells what becomes of a secret.
+    /// Sends a change of a secret.
     pub(super) fn renew(&self, renewal: &Renewal) -> Result<()> {
         let step = || "tell the gateway of a secret";
         let value = match renewal {
-            Renewal::Revoked(name) => return self.tell(&Order::Revoke(name.clone())),
+            Renewal::Revoked(name) => return self.send_order(&Order::Revoke(name.clone())),
             Renewal::Replaced(value) => value,
         };
         let broken = |cause: serde_json::Error| Error::new(Kind::Internal, cause.to_string()).doing(step());
@@ -171,19 +170,20 @@ impl Gateway {
         self.channel.send(&order, Some(memory.as_fd())).failing(Kind::Egress, step)
     }
 
-    fn tell(&self, order: &Order) -> Result<()> {
+    fn send_order(&self, order: &Order) -> Result<()> {
         let bytes = serde_json::to_vec(order)
             .map_err(|cause| Error::new(Kind::Internal, cause.to_string()).doing("tell the gateway"))?;
         self.channel.try_send(&bytes).failing(Kind::Egress, || "tell the gateway")
     }
 
-    /// Asks for the rest of its account, which comes while we wait for the end of something else.
+    /// Requests the rest of its account, which arrives while we wait for other ends.
     pub(super) fn ask_to_finish(&mut self) {
-        // One that does not listen is asked again at the end, and what went wrong is said then.
-        self.is_asked = self.is_asked || !self.over && self.tell(&Order::Finish).is_ok();
+        // If the send fails, the end repeats it and reports the error.
+        self.is_asked = self.is_asked || !self.over && self.send_order(&Order::Finish).is_ok();
     }
 
-    /// Ends it and returns the account, which says if a part of it is missing, its lines with new decisions, and the processor time that it used.
+    /// Ends it and returns the account, its lines with new decisions, and the processor time. The account notes a
+    /// missing part.
     pub(super) fn finish(mut self) -> (Ledger, Vec<Row>, ProcessorTime) {
         let mut rows = Vec::new();
         if let Err(error) = self.farewell(&mut rows) {
@@ -199,7 +199,7 @@ impl Gateway {
             return Ok(());
         }
         if !self.is_asked {
-            self.tell(&Order::Finish)?;
+            self.send_order(&Order::Finish)?;
         }
         let end = Instant::now() + FAREWELL;
         while !self.over {
@@ -208,7 +208,7 @@ impl Gateway {
             let mut wait = [PollFd::new(&self.channel, PollFlags::IN)];
             match poll(&mut wait, Some(&timeout)) {
                 Ok(0) => return Err(Error::new(Kind::Egress, "the gateway does not tell the end of its account")),
-                Ok(_) => rows.extend(self.hear()?),
+                Ok(_) => rows.extend(self.receive()?),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno).failing(Kind::Egress, || "wait for the gateway"),
             }
@@ -231,7 +231,8 @@ fn listen((address, port): (SocketAddr, u16)) -> Result<(OwnedFd, u16)> {
     Ok((listener.into(), port))
 }
 
-/// The system calls of the gateway: sockets of the internet, pipes between them, its memory. No file can be opened, no program started.
+/// The system calls of the gateway: internet sockets, pipes between them, memory. It cannot open files or start
+/// programs.
 fn filter() -> Seccomp {
     let rule = |names: &str, args: Vec<Condition>| Rule {
         names: names.split_whitespace().map(str::to_owned).collect(),

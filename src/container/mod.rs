@@ -1,7 +1,8 @@
-//! From a description to a container and back to nothing.
+//! Creates, enters and removes containers.
 //!
-//! Both kinds of container are made and entered by one engine, `process`, from one plan. They differ in their owner: a supervisor watches a
-//! [`sandbox`] and its end is the sandbox's; an engine manages an [`oci`] container by verbs, and a record holds it between them.
+//! One engine, `process`, makes and enters both kinds of container from one plan. They differ in their owner. A
+//! supervisor watches a [`sandbox`], which ends with it. An engine manages an [`oci`] container by verbs, with a record
+//! between them.
 
 mod check;
 mod gateway;
@@ -28,7 +29,7 @@ pub use oci::{
     Restoration, Restored, Snapshot, features, ids, signal_process, template,
 };
 
-/// How many ids a sandbox of the machine's root has.
+/// The number of ids of a sandbox of the machine's root.
 pub(crate) const IDS: u32 = crate::ns::Range::SIZE;
 
 /// The agent's filter as `linux.seccomp` of a config.json.
@@ -38,19 +39,19 @@ pub(crate) fn agent_filter() -> crate::error::Result<serde_json::Value> {
         .map_err(|cause| Error::new(Kind::Internal, cause.to_string()).doing("write the filter of system calls"))
 }
 
-/// Gives the program's own pages back while it only waits for a sandbox. What cannot be given back stays.
+/// Releases the program's own pages while it only waits for a sandbox. Failures are ignored.
 pub(crate) fn rest() {
     let _ = crate::start::pages::release();
 }
 
-/// Makes sure that a container cannot change the program that creates it or enters it: it may start this process anew, with the same arguments, so call
-/// it first. Only a process with one thread may.
+/// Protects the program from the containers that it creates and enters. It may execute itself again with the same
+/// arguments, so call it first, with one thread.
 pub fn protect_own_executable() -> crate::error::Result<()> {
     crate::process::protect_own_executable()
 }
 
-/// Gives SIGCHLD its default action, so that the ends of our own children are told to us: a caller that ignores it (a daemon that wants no zombies)
-/// hands that on to the programs that it starts, and then there is nobody to wait for. Call it first.
+/// Resets SIGCHLD to its default action. A caller that ignores it (a daemon) passes this on, and our children could not
+/// be waited for. Call it first.
 pub fn expect_children() {
     crate::sys::signal::restore_signal(libc::SIGCHLD);
 }

@@ -1,4 +1,4 @@
-//! A process and all that came of it, where no group holds them together.
+//! A process and its descendants, without a cgroup.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// How long the tree is stopped, and then killed, at most: the watch of the sandbox waits meanwhile.
+/// The time limit to stop the tree, and then to kill it: the supervisor's watch waits meanwhile.
 const LONGEST: Duration = Duration::from_secs(1);
-/// How often nothing new must be found, and the time between: a list of children that is read while some of them end leaves others out (proc(5)).
+/// The number of empty readings in a row that end the search, and the time between them. A list of children that is
+/// read while some of them end omits others (proc(5)).
 const QUIET: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -19,7 +20,7 @@ pub(super) fn children(pid: i32) -> Vec<i32> {
     lists.flatten().flat_map(|text| text.split_whitespace().flat_map(str::parse).collect::<Vec<_>>()).collect()
 }
 
-/// A process and all that came of it.
+/// A process and its descendants.
 pub(super) fn descendants(pid: i32) -> Vec<i32> {
     let mut all = vec![pid];
     let mut next = 0;
@@ -30,18 +31,19 @@ pub(super) fn descendants(pid: i32) -> Vec<i32> {
     all
 }
 
-/// Kills a process, not yet waited for, and its tree. The process adopts orphans (`PR_SET_CHILD_SUBREAPER`), so that the tree hangs together while it
-/// lives: all are stopped first, that none forks meanwhile, and it is killed last. What is left after so much time ends with the sandbox.
+/// Kills a process, which is not reaped yet, and its tree. The process adopts orphans (`PR_SET_CHILD_SUBREAPER`), so
+/// its tree stays connected. All are stopped first, so that none forks; it is killed last. After the time limit the
+/// rest ends with the sandbox.
 pub(super) fn end(root: i32) {
     signal_all(root, Signal::STOP, BTreeSet::new());
-    // Its stopped parent reaps none of them, so that a number stays that of its process.
+    // Its stopped parent reaps none of them, so their pids are not reused.
     signal_all(root, Signal::KILL, BTreeSet::from([root]));
     if let Some(process) = hold(root) {
         send(&process, Signal::KILL);
     }
 }
 
-/// Signals all of the tree but those in `reached`, until nothing new was found several times.
+/// Signals all of the tree but those in `reached`, until several readings found nothing new.
 fn signal_all(root: i32, kind: Signal, mut reached: BTreeSet<i32>) {
     let end = Instant::now() + LONGEST;
     if reached.insert(root)
@@ -60,9 +62,9 @@ fn signal_all(root: i32, kind: Signal, mut reached: BTreeSet<i32>) {
     }
 }
 
-/// Signals those below `root` that are not in `reached`, and adds them; whether there were any. Each is signalled as soon as it is seen, the youngest
-/// first: one that forks and exits at once lives for a few hundred microseconds. Those that wait to be reaped, thousands after such forks, go to `ended`
-/// and are not looked at again.
+/// Signals the new descendants of `root`, those not in `reached`, and adds them; returns whether there were any. Each
+/// is signalled when seen, the youngest first: a process that forks and exits at once lives for a few hundred
+/// microseconds. Zombies, thousands after such forks, go to `ended` and are not read again.
 fn signal_new(root: i32, kind: Signal, reached: &mut BTreeSet<i32>, ended: &mut BTreeSet<i32>) -> bool {
     let mut found = false;
     let mut tree = vec![root];
@@ -70,7 +72,7 @@ fn signal_new(root: i32, kind: Signal, reached: &mut BTreeSet<i32>, ended: &mut 
     while let Some(&parent) = tree.get(next) {
         next += 1;
         for pid in children(parent).into_iter().rev().filter(|pid| !ended.contains(pid)).collect::<Vec<_>>() {
-            // Held before it is looked at: then the process that is signalled is the one whose parent is in the tree.
+            // Opened before its parent is read: the signal then goes to the process whose parent is in the tree.
             let process = if reached.contains(&pid) { None } else { hold(pid) };
             match Stat::of(pid) {
                 Some(stat) if stat.is_over() => _ = ended.insert(pid),
@@ -81,7 +83,7 @@ fn signal_new(root: i32, kind: Signal, reached: &mut BTreeSet<i32>, ended: &mut 
                         found |= reached.insert(pid);
                     }
                 }
-                // It has ended, or its parent has: then it is found below the process that adopts it.
+                // It has ended, or its parent has: then it is below the process that adopts it.
                 _ => found = true,
             }
         }
@@ -89,24 +91,24 @@ fn signal_new(root: i32, kind: Signal, reached: &mut BTreeSet<i32>, ended: &mut 
     found
 }
 
-/// What a process is: fields 3, 4 and 22 of `/proc/PID/stat` (proc_pid_stat(5)).
+/// Fields 3, 4 and 22 of `/proc/PID/stat` (proc_pid_stat(5)).
 pub(super) struct Stat {
     state: u8,
     pub parent: i32,
-    /// When it began, in clock ticks after the boot.
+    /// Its start, in clock ticks after the boot.
     pub started: u64,
 }
 
 impl Stat {
     /// `None` if the process does not exist.
     pub fn of(pid: i32) -> Option<Stat> {
-        // The kernel gives it whole to one read; the longest name with the longest numbers is shorter.
+        // The kernel returns it whole in one read; the longest name with the longest numbers is shorter.
         let mut text = [0; 1024];
         let file =
             rustix::fs::open(format!("/proc/{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let length = rustix::io::read(file, &mut text).ok()?;
         let text = &text[..length];
-        // The name before these fields may hold anything.
+        // The name before these fields may contain anything.
         let after = text.iter().rposition(|byte| *byte == b')')?;
         let mut fields = std::str::from_utf8(text.get(after + 2..)?).ok()?.split(' ');
         let state = *fields.next()?.as_bytes().first()?;
@@ -119,7 +121,7 @@ impl Stat {
     }
 }
 
-/// What a process or thread is called, by the file of its program if that can be read and by its own word, and its parent.
+/// The names of a process or thread, from its program's file if that can be read and from its comm, and its parent.
 pub(crate) fn called(pid: i32) -> Option<(Vec<String>, i32)> {
     let program = rustix::fs::readlink(format!("/proc/{pid}/exe"), Vec::new()).ok();
     let program = program.and_then(|path| {

@@ -1,4 +1,4 @@
-//! What hides paths of a root, and what makes them read-only.
+//! Hides paths of a root, and makes paths read-only.
 
 use super::mount::{attach, clone_all, clone_tree, labelled_tmpfs, restrict};
 use super::resolve;
@@ -11,25 +11,26 @@ use rustix::fs::FileType;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// What hides the paths of one root.
+/// The mounts that hide the paths of one root.
 #[derive(Debug, Default)]
 pub(super) struct Covers {
-    /// The one empty tmpfs over all directories, with an owner and a SELinux context: callers mask a directory for each processor.
+    /// The empty tmpfs over all directories, with an owner and a SELinux context: callers mask a directory for each
+    /// processor.
     empty: Option<OwnedFd>,
     /// Another empty mount, for the first directory.
     first: Option<OwnedFd>,
-    /// The container's null device, looked at and open.
+    /// The container's null device, checked and open.
     null: Option<OwnedFd>,
 }
 
 impl Covers {
-    /// With a detached mount of an empty directory that nobody can write.
+    /// Starts with a detached mount of an empty, read-only directory.
     pub(super) fn beginning_with(first: Option<OwnedFd>) -> Covers {
         Covers { first, ..Covers::default() }
     }
 }
 
-/// Hides a path. A missing one needs no mask; anything else that fails is an error (youki CVE-2025-62161).
+/// Hides a path. A missing one needs no mask; any other failure is an error (youki CVE-2025-62161).
 pub(super) fn mask(root: BorrowedFd<'_>, path: &Path, (owner, label): (Ids, &str), covers: &mut Covers) -> Result<()> {
     if weaken::is_off("masks") {
         return Ok(());
@@ -55,7 +56,7 @@ pub(super) fn mask(root: BorrowedFd<'_>, path: &Path, (owner, label): (Ids, &str
     };
     attach(&cover, target.as_fd()).doing(|| format!("mask `{}`", path.display()))?;
     if kind == FileType::Directory && covers.empty.is_none() {
-        covers.empty = Some(cover); // attached it can be cloned on every kernel
+        covers.empty = Some(cover); // every kernel can clone it once it is attached
     }
     Ok(())
 }
@@ -77,7 +78,7 @@ pub(super) fn read_only(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
         return Ok(());
     }
     let Some(target) = existing(root, path)? else { return Ok(()) };
-    // With what is mounted below; the other attributes of the path stay, so that programs in it can be executed.
+    // With the submounts; other attributes stay, so that its programs can be executed.
     let tree = clone_all(target.as_fd(), Path::new(""))?;
     restrict(&tree, Attributes(bits::RDONLY))?;
     attach(&tree, target.as_fd()).doing(|| format!("make `{}` read-only", path.display()))

@@ -1,5 +1,5 @@
-//! Device nodes of a container's /dev, made through one descriptor of that directory: a name in it that the image chose is never followed
-//! (CVE-2026-41579, CVE-2026-88264). What is changed about a node is changed by a descriptor of it.
+//! Device nodes of a container's /dev, made and changed by descriptors only: a name that the image chose is never
+//! followed (CVE-2026-41579, CVE-2026-88264).
 
 use super::mount::{attach, clone_tree, restrict};
 use super::resolve;
@@ -14,10 +14,9 @@ use rustix::process::umask;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-/// One node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
-    /// Where, absolute as the container sees it.
+    /// The path, absolute in the container.
     pub at: PathBuf,
     /// Character or block device, or FIFO.
     pub kind: FileType,
@@ -27,7 +26,7 @@ pub(crate) struct Node {
     pub minor: u32,
     /// Permissions.
     pub mode: u32,
-    /// Owner as we see it; the container's user 0 if absent.
+    /// Owner in our ids; the container's user 0 if absent.
     pub owner: Ids,
 }
 
@@ -39,7 +38,7 @@ const LINKS: [(&str, &str); 4] = [
     ("/dev/stderr", "/proc/self/fd/2"),
 ];
 
-/// Makes the default devices (unless the caller has one of the same path), the caller's, and the links.
+/// Makes the default devices that the caller does not replace, the caller's devices, and the links.
 pub(super) fn populate(root: BorrowedFd<'_>, devices: &[Node], owner: Ids) -> Result<()> {
     let dev = if weaken::is_off("true-dev") {
         rustix::fs::openat(root, "dev", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -61,7 +60,7 @@ pub(super) fn populate(root: BorrowedFd<'_>, devices: &[Node], owner: Ids) -> Re
             make(dev.as_fd(), Path::new(default.name), &node)?;
         }
     }
-    // As runc has it: of this path the container always gets the link to its own devpts.
+    // As in runc: this path is always the link to the container's devpts.
     for node in devices.iter().filter(|node| node.at != Path::new("/dev/ptmx")) {
         let (directory, name) = resolve::parent(root, &node.at)?;
         make(directory.as_fd(), &name, node)?;
@@ -72,7 +71,7 @@ pub(super) fn populate(root: BorrowedFd<'_>, devices: &[Node], owner: Ids) -> Re
     if Path::new("/proc/kcore").exists() {
         symlink(root, Path::new("/dev/core"), Path::new("/proc/kcore"))?;
     }
-    // Not the host's multiplexer: that one would make terminals in the host's devpts.
+    // The host's multiplexer would make terminals in the host's devpts.
     match rustix::fs::unlinkat(&dev, "ptmx", AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno).failing(Kind::Mount, || "replace `/dev/ptmx`"),
@@ -80,12 +79,13 @@ pub(super) fn populate(root: BorrowedFd<'_>, devices: &[Node], owner: Ids) -> Re
     symlink(root, Path::new("/dev/ptmx"), Path::new("pts/ptmx"))
 }
 
-/// Makes one node in `directory`; where the kernel lets us make none (in a user namespace), the host's own is bound there.
+/// Makes one node in `directory`. If the kernel refuses (in a user namespace), binds the host's node.
 fn make(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
     let step = || format!("make the device `{}`", node.at.display());
     let number = rustix::fs::makedev(node.major, node.minor);
     let mode = Mode::from_raw_mode(node.mode);
-    // Whole at once: somebody who shares the directory may put a link in its place, through which a later chmod would reach the host's files.
+    // With the final mode from the start: a later chmod could follow a link that another process puts here, to the
+    // host's files.
     let before = umask(Mode::empty());
     let made = rustix::fs::mknodat(directory, name, node.kind, mode, number);
     umask(before);
@@ -93,33 +93,33 @@ fn make(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
         Ok(()) if weaken::is_off("device-link") => {
             rustix::fs::chmodat(directory, name, mode, AtFlags::empty()).failing(Kind::Mount, step)
         }
-        Ok(()) => give(directory, name, node).doing(step),
+        Ok(()) => set_owner(directory, name, node).doing(step),
         Err(Errno::EXIST) => same(directory, name, node).doing(step),
         Err(Errno::PERM) if node.kind != FileType::Fifo => bind(directory, name, node).doing(step),
         Err(errno) => Err(errno).failing(Kind::Mount, step),
     }
 }
 
-/// Gives a new node to its owner, if it is still what was made.
-fn give(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
+/// Changes the owner of a new node, if it is still the one that was made.
+fn set_owner(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made =
         rustix::fs::openat(directory, name, flags, Mode::empty()).failing(Kind::Mount, || "open what was made")?;
     let found = rustix::fs::fstat(&made).failing(Kind::Mount, || "look at what was made")?;
     if !is_node(&found, node) {
-        return Err(Error::new(Kind::Mount, "somebody has put something else in its place"));
+        return Err(Error::new(Kind::Mount, "another process has replaced it"));
     }
     own(made.as_fd(), "", node.owner)
 }
 
-/// Whether what was found is this node.
+/// Whether a file is this node.
 fn is_node(found: &Stat, node: &Node) -> bool {
     let is_device = node.kind != FileType::Fifo;
     let number = rustix::fs::makedev(node.major, node.minor);
     FileType::from_raw_mode(found.st_mode) == node.kind && (!is_device || found.st_rdev == number)
 }
 
-/// What is there already must be the device itself.
+/// An existing file must be the device itself.
 fn same(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
     let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
         .failing(Kind::Mount, || "look at what is there")?;
@@ -130,7 +130,7 @@ fn same(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
 }
 
 fn bind(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
-    // Of the host's devices the one with the same path is meant; it must have the numbers that were asked for.
+    // The host's device with the same path must have the requested numbers.
     let found =
         rustix::fs::stat(&node.at).failing(Kind::Mount, || format!("find the host's `{}`", node.at.display()))?;
     if !is_node(&found, node) {
@@ -143,10 +143,10 @@ fn bind(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
     attach(&tree, place.as_fd())
 }
 
-/// The default devices: made where we may, else the host's own nodes bound onto empty files (in a user namespace mknod is refused).
+/// Makes the default devices, or binds the host's nodes onto empty files where mknod is refused (in a user namespace).
 pub(super) fn defaults(root: BorrowedFd<'_>, owner: Ids) -> Result<()> {
     let dev = real_directory(root, Path::new("/dev"))?;
-    let before = umask(Mode::empty()); // they are for all
+    let before = umask(Mode::empty()); // every user may open them
     let made = DEVICES.iter().try_for_each(|device| make_default(dev.as_fd(), device, owner));
     umask(before);
     made
@@ -158,7 +158,7 @@ fn make_default(dev: BorrowedFd<'_>, device: &Device, owner: Ids) -> Result<()> 
         Ok(()) => own(dev, name, owner),
         Err(Errno::PERM) => {
             let tree = clone_tree(CWD, &Path::new("/dev").join(name))?;
-            // A device can be written through a read-only mount; its mode and owner, which are the host's, cannot be changed.
+            // A device on a read-only mount accepts writes, but its mode and owner, the host's, cannot change.
             restrict(&tree, Attributes::DEVICES.read_only())?;
             attach(&tree, resolve::target(dev, Path::new(name), FileType::RegularFile)?.as_fd())
         }

@@ -1,9 +1,12 @@
-//! The file system that a container sees: planned by the parent, built by init in a mount namespace of its own.
+//! The file system of a container: planned by the parent, built by init in a new mount namespace.
 //!
-//! In: a sandbox's [`Plan`](sandbox::Plan) or a [`Bundle`](bundle::Bundle), made without a system call. Out: a root that init has entered, with nothing of
-//! the host above it. Both are built by the same functions on descriptors, each in its own order ([`sandbox`], [`bundle`]).
-//! Not here: what a sandbox should see (that is `sandbox::profile` or a config.json).
-//! Never: a mount in the host's namespace; a path below the new root that is opened other than through [`resolve`].
+//! In: a sandbox's [`Plan`](sandbox::Plan) or a [`Bundle`](bundle::Bundle), made without a system call. Out: a root
+//! that init has entered, without a path to the host. The same functions on descriptors build both, in different orders
+//! ([`sandbox`], [`bundle`]).
+//!
+//! Not here: the choice of a sandbox's files (`sandbox::profile` or a config.json).
+//!
+//! Never: a mount in the host's namespace; a path below the new root that is opened without [`resolve`].
 
 pub(crate) mod bundle;
 mod cover;

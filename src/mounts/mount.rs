@@ -1,4 +1,4 @@
-//! Detached mounts: made, copied, restricted and attached with the mount API of descriptors (kernel 5.2; attributes 5.12).
+//! Detached mounts: made, copied, restricted and attached by descriptors (mount API of kernel 5.2; attributes 5.12).
 
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::Attributes;
@@ -13,12 +13,12 @@ use rustix::mount::{
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// A detached tmpfs of at most `bytes` and `inodes`; 0 is no limit.
+/// A detached tmpfs of at most `bytes` and `inodes`; 0 means unlimited.
 pub(super) fn tmpfs(bytes: u64, inodes: u64, mode: u32, owner: Ids, attributes: Attributes) -> Result<OwnedFd> {
     labelled_tmpfs(bytes, inodes, mode, owner, attributes, "")
 }
 
-/// The same with a SELinux context, unless that is empty.
+/// A detached tmpfs with a SELinux context, unless that is empty.
 pub(super) fn labelled_tmpfs(
     bytes: u64,
     inodes: u64,
@@ -52,11 +52,11 @@ pub(super) fn new_file_system(name: &str, options: &[(&str, String)], attributes
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags).failing(Kind::Mount, step)
 }
 
-/// What begins the path of something that this process holds open.
+/// The prefix of paths to descriptors of this process.
 const HELD: &str = "/proc/self/fd";
 
-/// Opens a path that is held open from its check on in the caller's own mount namespace: the kernel copies only mounts of that one, and the
-/// descriptor may come from another. What is there now must be what is held.
+/// Opens a path again that the caller holds open since its check. The kernel copies only mounts of the current
+/// namespace, and the descriptor may come from another. Both must be the same file.
 fn open_held(path: &Path) -> Result<OwnedFd> {
     let step = || format!("open what is held as `{}`", path.display());
     let held = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Mount, step)?;
@@ -81,15 +81,16 @@ pub(super) fn clone_tree(directory: BorrowedFd<'_>, path: &Path) -> Result<Owned
     }
     open_tree(directory, path, CLONE).failing(Kind::Mount, || format!("take the tree `{}`", path.display())).map_err(|error| {
         match error.errno() {
-            // In a user namespace what a mount covers must stay covered (mount_namespaces(7)).
+            // In a user namespace the files under a mount must stay covered (mount_namespaces(7)).
             Some(libc::EINVAL) => error.hint("something is mounted below it, and without root it cannot be shown apart: name a folder without mounts below"),
             _ => error,
         }
     })
 }
 
-/// Copies a mount for a read-only view of it. In a user namespace what a mount covers must stay covered (mount_namespaces(7)), so where the copy of one
-/// mount is refused, the mounts below it come too; the boolean tells. `sandbox::submounts` covers those of them that must not be shown.
+/// Copies a mount for a read-only view. In a user namespace the files under a mount must stay covered
+/// (mount_namespaces(7)). If the kernel therefore refuses to copy one mount, its submounts are copied too, and the
+/// boolean is true. `sandbox::submounts` covers those that must stay hidden.
 pub(super) fn clone_read_only(path: &Path) -> Result<(OwnedFd, bool)> {
     match clone_tree(CWD, path) {
         Err(error) if error.errno() == Some(libc::EINVAL) => {}
@@ -109,13 +110,13 @@ pub(super) fn restrict_all(tree: &OwnedFd, attributes: Attributes) -> Result<()>
         .failing(Kind::Mount, || "set the attributes of a mount and of those below it")
 }
 
-/// Copies a mount with all below it as a detached tree.
+/// Copies a mount with its submounts as a detached tree.
 pub(super) fn clone_all(directory: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
     open_tree(directory, path, CLONE | OpenTreeFlags::AT_RECURSIVE)
         .failing(Kind::Mount, || format!("take the tree `{}`", path.display()))
 }
 
-/// Attaches a detached tree over the place that `target` names.
+/// Attaches a detached tree at the path of `target`.
 pub(crate) fn attach(tree: &OwnedFd, target: BorrowedFd<'_>) -> Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(tree, "", target, "", flags).failing(Kind::Mount, || "attach a mount")
@@ -126,7 +127,7 @@ pub(super) fn attach_to_host(tree: &OwnedFd, path: &Path) -> Result<()> {
         .failing(Kind::Mount, || format!("attach what the root is built of at `{}`", path.display()))
 }
 
-/// The number that the table of mounts has for the mount on which something is. statx(2), `STATX_MNT_ID`, kernel 5.8.
+/// The id of a file's mount in the mount table. statx(2), `STATX_MNT_ID`, kernel 5.8.
 pub(super) fn mount_id(place: impl AsFd) -> Result<u64> {
     let found = statx(place, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
     found.map(|found| found.stx_mnt_id).failing(Kind::Mount, || "ask for the number of a mount")
@@ -137,7 +138,7 @@ pub(super) fn restrict(tree: &OwnedFd, attributes: Attributes) -> Result<()> {
     restrict_mapped(tree, attributes, None)
 }
 
-/// Adds attributes and, if asked, an id mapping to one detached mount. mount_setattr(2), `MOUNT_ATTR_IDMAP` (5.12).
+/// Adds attributes and, on request, an id mapping to one detached mount. mount_setattr(2), `MOUNT_ATTR_IDMAP` (5.12).
 pub(super) fn restrict_mapped(tree: &OwnedFd, attributes: Attributes, idmap: Option<&OwnedFd>) -> Result<()> {
     let mut wanted = MountAttr { set: kept(attributes.0), ..MountAttr::default() };
     if let Some(userns) = idmap {
@@ -153,14 +154,14 @@ pub(super) fn restrict_mapped(tree: &OwnedFd, attributes: Attributes, idmap: Opt
         })
 }
 
-/// Whether a mount is of overlayfs, of which the kernel makes no id-mapped mounts.
+/// Whether a mount is an overlayfs, which cannot be id-mapped.
 fn is_overlay(tree: &OwnedFd) -> bool {
     /// `OVERLAYFS_SUPER_MAGIC` of linux/magic.h.
     const MAGIC: i128 = 0x794c_7630;
     rustix::fs::fstatfs(tree).is_ok_and(|found| i128::from(found.f_type) == MAGIC)
 }
 
-/// The attributes without those that a test has switched off.
+/// The attributes that no test has switched off.
 pub(super) fn kept(attributes: u64) -> u64 {
     [("nosuid", bits::NOSUID), ("nodev", bits::NODEV), ("read-only-mounts", bits::RDONLY)]
         .into_iter()

@@ -1,4 +1,4 @@
-//! Into the new root, and the old one out of sight for good.
+//! Enters the new root and removes the old one.
 
 use super::mount::mount_id;
 use crate::error::{Context, Kind, Result};
@@ -11,14 +11,15 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
-/// Makes `root` (a mount) the root of this mount namespace and detaches the old one. pivot_root(2), "pivot_root(".", ".")".
+/// Makes `root` (a mount) the root of this mount namespace and detaches the old one. pivot_root(2), "pivot_root(".",
+/// ".")".
 pub(crate) fn enter(root: BorrowedFd<'_>) -> Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let old = rustix::fs::open("/", flags, Mode::empty()).failing(Kind::Mount, || "open the old root")?;
     fchdir(root).failing(Kind::Mount, || "enter the new root")?;
     pivot_root(".", ".").failing(Kind::Mount, || "make the new root the root")?;
-    // The old root is stacked on the new one now; it must not hand its unmounting on to where it came from. By its descriptor: "." alone would
-    // be the new root, whose propagation is not to be touched.
+    // The old root is now on top of the new one; its unmount must not propagate to its origin. Use its descriptor: "."
+    // alone is the new root, whose propagation must stay.
     fchdir(&old).failing(Kind::Mount, || "enter the old root")?;
     drop(old);
     mount_change(".", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
@@ -27,15 +28,16 @@ pub(crate) fn enter(root: BorrowedFd<'_>) -> Result<()> {
     chdir("/").failing(Kind::Mount, || "enter the root")
 }
 
-/// Makes `root` the root of this process alone, for a container without a mount namespace of its own. chroot(2).
+/// Makes `root` the root of this process, for a container in the host's mount namespace. chroot(2).
 pub(super) fn chroot(root: BorrowedFd<'_>) -> Result<()> {
     fchdir(root).failing(Kind::Mount, || "enter the new root")?;
     rustix::process::chroot(".").failing(Kind::Mount, || "make the new root the root")?;
     chdir("/").failing(Kind::Mount, || "enter the root")
 }
 
-/// Moves `root` (a mount) over the old root, for hosts on a ramdisk, whose root cannot be pivoted away. The old root stays below, so the proc and
-/// sysfs mounts there, which are whole, are taken away first: with them a process in a new user namespace could mount whole ones again.
+/// Moves `root` (a mount) over the old root, for hosts on a ramdisk, whose root cannot be pivoted. The old root stays
+/// below. So its complete proc and sysfs mounts are unmounted first: they would let a new user namespace mount complete
+/// ones.
 pub(super) fn move_over(root: BorrowedFd<'_>) -> Result<()> {
     for place in whole_kernel_mounts(host::mounts()?, mount_id(root)?) {
         match unmount(&place, UnmountFlags::DETACH) {
@@ -51,11 +53,12 @@ pub(super) fn move_over(root: BorrowedFd<'_>) -> Result<()> {
     chroot(root)
 }
 
-/// Where proc and sysfs are mounted outside the mount `own`. By the mounts' numbers: which are its children no path says for sure.
+/// The mount points of proc and sysfs outside the mount `own`. Mount ids decide: paths do not prove which mounts are
+/// its children.
 fn whole_kernel_mounts(table: Vec<MountEntry>, own: u64) -> Vec<PathBuf> {
     let parents: BTreeMap<u64, u64> = table.iter().map(|mount| (mount.id, mount.parent)).collect();
     let is_own = |mount: u64| {
-        // The first mount of all may be its own parent; no way up is longer than the table.
+        // The root mount may be its own parent; no path up is longer than the table.
         let way = std::iter::successors(Some(mount), |at| parents.get(at).copied().filter(|above| above != at));
         way.take(parents.len() + 1).any(|at| at == own)
     };

@@ -1,6 +1,6 @@
-//! The root of a container as init makes it: [`build`](Root::build), [`seal`](Root::seal), [`enter`](Root::enter).
+//! The root of a container in init: [`build`](Root::build), [`seal`](Root::seal), [`enter`](Root::enter).
 //!
-//! Hooks and the terminal come between the first two. What one kind of root does not need is empty for it.
+//! Hooks and the terminal come between the first two. Steps that one kind of root does not need are empty.
 
 use super::bundle::{self, Bundle};
 use super::{pivot, sandbox};
@@ -9,7 +9,7 @@ use crate::spec::root::{Ids, Root as Base};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// What the root is made of.
+/// The input for the root.
 #[derive(Debug)]
 pub(crate) enum Root {
     /// The steps of a sandbox.
@@ -18,14 +18,14 @@ pub(crate) enum Root {
     Bundle(Bundle),
 }
 
-/// A root that was built and is not sealed yet.
+/// A root that is built and not sealed yet.
 #[derive(Debug)]
 pub(crate) struct Built {
     /// The root directory, a mount.
     pub root: OwnedFd,
-    /// The root directory of the file system under everything writable, readable; `None` if that is not capped.
+    /// The root directory of the file system for all writes, readable; `None` without a cap.
     pub scratch: Option<OwnedFd>,
-    /// The directory of the secrets, writable; `None` if there are none.
+    /// The directory of the secrets, writable; `None` without secrets.
     pub secrets: Option<OwnedFd>,
     /// Whether this process has entered the root already.
     is_entered: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Built {
 }
 
 impl Root {
-    /// Builds the root in the mount namespace of this process. Takes from the plan what can be used once.
+    /// Builds the root in the mount namespace of this process. Takes the parts of the plan that can be used once.
     pub(crate) fn build(&mut self) -> Result<Built> {
         match self {
             Root::Sandbox(plan) => {
@@ -48,8 +48,8 @@ impl Root {
         }
     }
 
-    /// Makes what must come after the hooks: the console, the command's working directory, masks and read-only paths. A sandbox has no hooks and is sealed
-    /// by its steps.
+    /// The steps after the hooks: the console, the command's working directory, masks and read-only paths. A sandbox
+    /// has no hooks; its own steps seal it.
     pub(crate) fn seal(&self, built: &Built, directory: &Path, console: Option<BorrowedFd<'_>>) -> Result<()> {
         let Root::Bundle(bundle) = self else { return Ok(()) };
         if let Some(terminal) = console.filter(|_| bundle.own_mounts) {
@@ -59,7 +59,7 @@ impl Root {
         bundle::seal(bundle, &built.root, &built.late)
     }
 
-    /// Makes the built root the root of this process. From here on it can name no path of the host.
+    /// Makes the built root the root of this process, which can then name no path of the host.
     pub(crate) fn enter(&self, built: &Built) -> Result<()> {
         match self {
             Root::Sandbox(plan) if plan.file_system.root == Base::Host || built.is_entered => Ok(()),
@@ -68,7 +68,7 @@ impl Root {
         }
     }
 
-    /// The sandbox's user, who gets the standard streams before init loses the power to give them away.
+    /// The sandbox's user, which gets the standard streams before init loses the power to change owners.
     pub(crate) fn user(&self) -> Option<Ids> {
         match self {
             Root::Sandbox(plan) => Some(plan.user),
@@ -76,12 +76,12 @@ impl Root {
         }
     }
 
-    /// Whether a null device of the caller on a standard stream is replaced by the container's.
+    /// Whether the container's null device replaces the caller's on a standard stream.
     pub(crate) fn has_null_device(&self) -> bool {
         matches!(self, Root::Bundle(bundle) if bundle.own_mounts)
     }
 
-    /// Whether building copies files into memory, which the container's groups must count.
+    /// Whether building copies files into memory, which the container's cgroups must count.
     pub(crate) fn fills_memory(&self) -> bool {
         matches!(self, Root::Sandbox(plan) if plan.fills_memory())
     }

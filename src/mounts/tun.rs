@@ -1,4 +1,4 @@
-//! The device that a program makes network devices with, for that one program where the host's own is not for everybody.
+//! A private /dev/net/tun for one program, where ordinary users may not open the host's.
 
 use super::mount::{attach, tmpfs};
 use crate::error::{Context, Kind, Result, Step};
@@ -14,8 +14,9 @@ const DIRECTORY: &str = "/dev/net";
 /// Its numbers (the kernel's Documentation/admin-guide/devices.txt).
 const NUMBERS: (u32, u32) = (10, 200);
 
-/// Gives this process a mount namespace of its own in which everybody may open `/dev/net/tun`: a node of its own covers the host's, which stays as it
-/// is. Needs the machine's root. What can be made with it is for the kernel to say: a right over the network namespace is needed.
+/// Gives this process a new mount namespace in which every user may open `/dev/net/tun`. A new node covers the host's,
+/// which stays unchanged. Needs the machine's root. The kernel still requires rights over the network namespace to make
+/// a device.
 pub(crate) fn show_tun() -> Result<()> {
     let step = || "show `/dev/net/tun` to a program";
     unshare(CloneFlags::CLONE_NEWNS).failing(Kind::Mount, step)?;
@@ -23,7 +24,7 @@ pub(crate) fn show_tun() -> Result<()> {
     let made = tmpfs(64 << 10, 8, 0o755, Ids { uid: 0, gid: 0 }, Attributes::DEVICES)?;
     let mode = Mode::from_raw_mode(0o666);
     mknodat(&made, "tun", FileType::CharacterDevice, mode, makedev(NUMBERS.0, NUMBERS.1)).failing(Kind::Mount, step)?;
-    rustix::fs::chmodat(&made, "tun", mode, AtFlags::empty()).failing(Kind::Mount, step)?; // whatever the umask is
+    rustix::fs::chmodat(&made, "tun", mode, AtFlags::empty()).failing(Kind::Mount, step)?; // independent of the umask
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let place = rustix::fs::openat(CWD, DIRECTORY, flags, Mode::empty())
         .failing(Kind::Mount, || format!("open `{DIRECTORY}`"))

@@ -1,4 +1,5 @@
-//! Work in a process of its own, so that what it worked with was never in our memory: the first process of a sandbox is a copy of us.
+//! Work in a child process whose memory never becomes part of the sandbox: the container's init is a copy of this
+//! process.
 
 use super::identity;
 use crate::error::{Context, Error, Kind, Result, wire};
@@ -12,9 +13,9 @@ use std::io::{Read, Write};
 const DONE: u8 = b'+';
 const FAILED: u8 = b'-';
 
-/// Does the work in a child and returns what it says. The caller has one thread.
+/// Does the work in a child and returns its result. The caller has one thread.
 pub(crate) fn apart(work: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
-    let step = || "work in a process of its own";
+    let step = || "run work in a child process";
     let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::Internal, step)?;
     match clone_process(0, None).failing(Kind::Internal, step)? {
         Side::Child => {
@@ -32,7 +33,7 @@ pub(crate) fn apart(work: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
             match bytes.split_first() {
                 Some((&DONE, rest)) => Ok(rest.to_vec()),
                 Some((&FAILED, rest)) => Err(wire::from_bytes(rest)),
-                _ => Err(Error::new(Kind::Internal, "it ended without a word").doing(step())),
+                _ => Err(Error::new(Kind::Internal, "it ended without an answer").doing(step())),
             }
         }
     }
@@ -49,7 +50,7 @@ fn answer(to: OwnedFd, work: impl FnOnce() -> Result<Vec<u8>>) -> Result<()> {
 }
 
 fn wait_for(pidfd: &OwnedFd) -> Result<()> {
-    wait(pidfd.as_fd()).failing(Kind::Internal, || "wait for a process of its own").map(drop)
+    wait(pidfd.as_fd()).failing(Kind::Internal, || "wait for a child process").map(drop)
 }
 
 #[cfg(test)]
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_says_and_what_went_wrong_come_back_whole() {
+    fn result_and_error_come_back_whole() {
         assert_eq!(apart(|| Ok(vec![7; 200_000])).unwrap(), vec![7; 200_000]);
         let error = apart(|| Err(Error::new(Kind::Secret, "no value").hint("set it"))).unwrap_err();
         assert_eq!(

@@ -1,16 +1,16 @@
-//! Work in a process of its own that nobody waits for.
+//! Work in a child process that runs beside its parent, without a wait.
 
 use super::identity;
 use crate::error::{Context, Kind, Result};
 use crate::sys::clone::{Side, clone_process, exit, is_over};
 use rustix::fd::{AsFd, OwnedFd};
 
-/// Such a process, as its parent holds it.
+/// The child process, as its parent holds it.
 #[derive(Debug)]
 pub(crate) struct Aside(OwnedFd);
 
 impl Aside {
-    /// Begins the work. It ends with its parent. The caller has one thread.
+    /// Starts the work. It ends with its parent. The caller has one thread.
     pub(crate) fn begin(work: impl FnOnce() -> Result<()>) -> Result<Aside> {
         match clone_process(0, None).failing(Kind::Internal, || "start a process beside this one")? {
             Side::Child => {
@@ -23,7 +23,7 @@ impl Aside {
         }
     }
 
-    /// Whether it has ended. Asked until it says so, it leaves nothing behind.
+    /// Whether the process has ended. `true` also reaps it.
     pub(crate) fn is_over(&self) -> bool {
         is_over(self.0.as_fd())
     }

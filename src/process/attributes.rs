@@ -1,5 +1,5 @@
-//! Attributes of the command's process besides who it is: scheduling, I/O priority, memory policy, personality, labels. The words of config.json
-//! are turned into numbers by [`plan`] before anything is made.
+//! Attributes of the command's process: scheduling, I/O priority, memory policy, personality, labels. [`plan`] turns
+//! the words of config.json into numbers before anything is created.
 
 use super::procfs::Procfs;
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -8,25 +8,25 @@ use crate::spec::config::process::{IoPriority, Process, Scheduler};
 use crate::sys::attributes::{self as sys, SchedAttr};
 use nix::sys::personality::{Persona, set as set_personality};
 
-/// All of them; the default changes nothing.
+/// All attributes; the default changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attributes {
     scheduling: Option<SchedAttr>,
     io_priority: Option<u32>,
     memory_policy: Option<(u32, Vec<u64>)>,
     personality: Option<u32>,
-    /// CPUs to be pinned to when in the cgroup.
+    /// CPU affinity once the process is in the cgroup.
     pub affinity: Option<Vec<u64>>,
     apparmor: String,
     selinux: String,
 }
 
-/// What a process of the configuration asks for, and what `linux` has for all of the container's.
+/// The attributes that a process of config.json and `linux` ask for.
 pub(crate) fn plan(process: &Process, linux: &Linux) -> Result<Attributes> {
     let memory_policy = linux.memory_policy.as_ref().map(memory_policy_of).transpose()?;
     let personality = linux.personality.as_ref().map(personality).transpose()?;
     if !process.selinux_label.is_empty() && !has_selinux() {
-        // runc's words. Written all the same, the label would be read by whichever other module has that file.
+        // runc's words. Without SELinux another security module would read the label.
         return Err(Error::new(
             Kind::Spec,
             "selinux label is specified in config, but selinux is disabled or not supported",
@@ -45,7 +45,7 @@ pub(crate) fn plan(process: &Process, linux: &Linux) -> Result<Attributes> {
 }
 
 impl Attributes {
-    /// Applies all but the labels to this process.
+    /// Applies all attributes but the labels to this process.
     pub(super) fn apply(&self) -> Result<()> {
         if let Some(cpus) = &self.affinity {
             sys::set_affinity(cpus).failing(Kind::Identity, || "set the CPU affinity")?;
@@ -67,8 +67,8 @@ impl Attributes {
         Ok(())
     }
 
-    /// Says which SELinux label a keyring has that is made from now on: the program's own, else it could not search its session keyring. execve(2)
-    /// takes this back.
+    /// Sets the SELinux label of new keyrings to the program's: the program could not search its session keyring
+    /// otherwise. execve(2) resets it.
     pub(super) fn label_keys(&self) -> Result<()> {
         if self.selinux.is_empty() {
             return Ok(());
@@ -78,8 +78,8 @@ impl Attributes {
             .doing(|| format!("apply the SELinux label `{}`", self.selinux))
     }
 
-    /// Says the labels of the keyring and of the program before anything of the container is in sight. A child has them too, and nothing is left to be
-    /// said there.
+    /// Sets the labels of the keyring and of the program before the process sees the container. A child inherits both
+    /// and writes none again.
     pub(super) fn label_ahead(&mut self) -> Result<()> {
         self.label_keys()?;
         self.label(Procfs::open)?;
@@ -88,12 +88,12 @@ impl Attributes {
         Ok(())
     }
 
-    /// Whether any of them may need CAP_SYS_NICE.
+    /// Whether an attribute may need CAP_SYS_NICE.
     pub(super) fn need_priority(&self) -> bool {
         self.scheduling.is_some() || self.io_priority.is_some()
     }
 
-    /// Says under which labels the program is to run; it takes them with execve(2).
+    /// Sets the labels that the program gets at execve(2).
     pub(super) fn label(&self, procfs: impl FnOnce() -> Result<Procfs>) -> Result<()> {
         if self.apparmor.is_empty() && self.selinux.is_empty() {
             return Ok(());
@@ -104,7 +104,7 @@ impl Attributes {
             let written = procfs
                 .write("thread-self/attr/apparmor/exec", &value)
                 .or_else(|_| procfs.write("thread-self/attr/exec", &value))
-                // The kernel's own words would be about a file, which callers take for the container's.
+                // The kernel's error is about a file, which callers would look for in the container.
                 .map_err(|error| if has_labels(&procfs) { error } else { no_apparmor() });
             written.doing(|| format!("apply the AppArmor profile `{}`", self.apparmor))?;
         }
@@ -117,7 +117,7 @@ impl Attributes {
     }
 }
 
-/// Whether SELinux decides here: it is a file system of its own that may be written to (as libselinux asks).
+/// Whether SELinux is in use: its file system is mounted writable (libselinux asks the same).
 fn has_selinux() -> bool {
     /// `SELINUX_MAGIC` of linux/magic.h.
     const MAGIC: i64 = 0xf97c_ff8c;
@@ -126,7 +126,7 @@ fn has_selinux() -> bool {
             .is_ok_and(|found| !found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }
 
-/// Whether anybody here gives processes labels: where nobody does, the kernel refuses to say ours.
+/// Whether a security module labels processes. Without one the kernel refuses to write a label.
 fn has_labels(procfs: &Procfs) -> bool {
     ["thread-self/attr/apparmor/current", "thread-self/attr/current"].iter().any(|path| procfs.can_read(path))
 }
@@ -139,7 +139,7 @@ fn no_apparmor() -> Error {
 
 fn word(table: &[(&str, u64)], word: &str, what: &str) -> Result<u64> {
     let found = table.iter().find(|(name, _)| *name == word).map(|(_, value)| *value);
-    found.ok_or_else(|| Error::new(Kind::Spec, format!("`{word}` is no {what}")))
+    found.ok_or_else(|| Error::new(Kind::Spec, format!("`{word}` is not a valid {what}")))
 }
 
 /// linux/sched.h.
@@ -223,7 +223,6 @@ fn memory_policy_of(asked: &MemoryPolicy) -> Result<(u32, Vec<u64>)> {
     Ok(((mode | flags) as u32, nodes))
 }
 
-/// The modes of `memoryPolicy`.
 pub(crate) const MEMORY_MODES: [(&str, u64); 7] = [
     ("MPOL_DEFAULT", 0),
     ("MPOL_PREFERRED", 1),
@@ -234,28 +233,28 @@ pub(crate) const MEMORY_MODES: [(&str, u64); 7] = [
     ("MPOL_WEIGHTED_INTERLEAVE", 6),
 ];
 
-/// The flags of `memoryPolicy`.
 pub(crate) const MEMORY_FLAGS: [(&str, u64); 3] =
     [("MPOL_F_STATIC_NODES", 1 << 15), ("MPOL_F_RELATIVE_NODES", 1 << 14), ("MPOL_F_NUMA_BALANCING", 1 << 13)];
 
 fn personality(asked: &Personality) -> Result<u32> {
     if let Some(flag) = asked.flags.first() {
-        return Err(Error::new(Kind::Spec, format!("`{flag}` is no flag of a personality")));
+        return Err(Error::new(Kind::Spec, format!("`{flag}` is not a flag of a personality")));
     }
     // linux/personality.h: PER_LINUX, PER_LINUX32.
     word(&[("LINUX", 0), ("LINUX32", 8)], &asked.domain, "personality").map(|value| value as u32)
 }
 
-/// Every CPU that any kernel can have; the kernel takes those that there are and that the group allows.
+/// Every CPU of any kernel. The kernel keeps those that exist and that the cgroup allows.
 pub(crate) fn every_cpu() -> Vec<u64> {
     vec![u64::MAX; 128]
 }
 
 /// The bits of a list such as `0-3,7`.
 pub(crate) fn cpu_list(list: &str) -> Result<Vec<u64>> {
-    /// More than any kernel can be built for.
+    /// Above the limit of every kernel build.
     const MOST: usize = 65_536;
-    let wrong = || Error::new(Kind::Spec, format!("`{}` is no list of numbers such as `0-3,7`", list.escape_debug()));
+    let wrong =
+        || Error::new(Kind::Spec, format!("`{}` is not a list of numbers such as `0-3,7`", list.escape_debug()));
     let mut bits = Vec::new();
     for range in list.split(',').map(str::trim).filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

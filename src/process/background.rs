@@ -1,4 +1,4 @@
-//! A process of ours that goes on when the one that started it, and its terminal, are gone.
+//! A background process that outlives its caller and the caller's terminal.
 
 use crate::error::{Context, Error, Kind, Result, wire};
 use crate::files;
@@ -7,15 +7,15 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{chdir, setsid};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// The way of a process in the background to say its first word to whoever started it.
+/// The channel by which a background process sends its first report to its starter.
 #[derive(Debug)]
 pub(crate) struct Starter(Option<files::Channel>);
 
 impl Starter {
-    /// Says that it has begun, in a few words. Only the first time counts.
+    /// Reports the start in a few words. Only the first call has an effect.
     pub(crate) fn began(&mut self, words: &str) {
         if let Some(channel) = self.0.take() {
-            // Whoever started us may be gone; that changes nothing for us.
+            // The starter may have ended; the background process goes on.
             let _ = channel.send(&[b"B", words.as_bytes()].concat(), None);
         }
     }
@@ -27,8 +27,8 @@ impl Starter {
     }
 }
 
-/// Does `work` in a process of its own: in its own session, with nothing open but /dev/null and `kept`, in the root directory. Returns its first word, or why it
-/// never came to one. The caller has one thread.
+/// Runs `work` in a new session, in the root directory, with only /dev/null and `kept` open. Returns its first report,
+/// or the error that came before. The caller has one thread.
 pub(crate) fn in_background(kept: &[BorrowedFd<'_>], work: impl FnOnce(&mut Starter) -> Result<()>) -> Result<String> {
     let step = || "start a process in the background";
     let (ours, theirs) = files::Channel::pair().failing(Kind::Internal, step)?;
@@ -54,10 +54,10 @@ pub(crate) fn in_background(kept: &[BorrowedFd<'_>], work: impl FnOnce(&mut Star
     }
 }
 
-/// Nothing of the caller's is kept open: whoever reads from its pipe sees the end of it, and no file system is held.
+/// Closes the caller's descriptors: a reader of its pipe gets the end of file, and no file system stays in use.
 fn alone(starter: &Starter, kept: &[BorrowedFd<'_>]) -> Result<()> {
     let step = || "leave the terminal";
-    // What the caller has begun ahead is made by children of the caller's.
+    // The disks that the caller started ahead are made by its own children.
     crate::mounts::disk::forget_ahead();
     crate::mounts::disk::maker::forget();
     crate::ns::ahead::forget();
@@ -67,7 +67,7 @@ fn alone(starter: &Starter, kept: &[BorrowedFd<'_>]) -> Result<()> {
     rustix::stdio::dup2_stdin(&null).failing(Kind::Internal, step)?;
     rustix::stdio::dup2_stdout(&null).failing(Kind::Internal, step)?;
     rustix::stdio::dup2_stderr(&null).failing(Kind::Internal, step)?;
-    std::mem::forget(null); // closed with all others
+    std::mem::forget(null); // `close_from` closes it
     let kept: Vec<_> = starter.0.iter().map(AsFd::as_fd).chain(kept.iter().copied()).collect();
     close_from(3, &kept).failing(Kind::Internal, step)?;
     chdir("/").failing(Kind::Internal, step)

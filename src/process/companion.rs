@@ -1,8 +1,8 @@
-//! A program of the host's that serves a sandbox's network from beside it, and ends with it.
+//! A host program that serves a sandbox's network from outside and ends with it.
 //!
-//! It changes its identity and its namespaces, which makes the kernel forget to end it with its parent (prctl(2), PR_SET_PDEATHSIG), and goes on in the
-//! background. So it is put into a PID namespace of its own, whose first process is ours: `keeper`, which ends with us, starts `first`, which
-//! ends with that; and with `first` the kernel ends all that there is (pid_namespaces(7)).
+//! The program changes its identity and goes to the background, so the kernel forgets to end it with its parent
+//! (prctl(2), PR_SET_PDEATHSIG). So it runs in a new PID namespace: `keeper` ends with us, and `first`, pid 1 there,
+//! ends with `keeper`. The kernel then ends all other processes there (pid_namespaces(7)).
 
 use super::identity::{self, Capabilities, Identity};
 use super::launch;
@@ -24,14 +24,15 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// How long it may take until the network is there.
+/// Time limit for the network to be ready.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The most of its words that are repeated.
+/// The bytes of its output that an error repeats at most.
 const MOST_WORDS: u64 = 4096;
 const DONE: &[u8] = b"+";
 const FAILED: &[u8] = b"-";
 
-/// What is to run. It finds the sandbox's network namespace as its standard input, and ends when that is ready; what it leaves in the background serves.
+/// A program that gets the sandbox's network namespace as its standard input. It exits when the network is ready; its
+/// background process serves.
 pub(crate) struct Service {
     /// The program.
     pub path: CString,
@@ -39,11 +40,11 @@ pub(crate) struct Service {
     pub arguments: Vec<CString>,
     /// The network namespace.
     pub network: OwnedFd,
-    /// The user namespace that it belongs to: all the power that the program has is there.
+    /// The owner of the network namespace: the program has power only there.
     pub users: OwnedFd,
-    /// Who it is, as that namespace has it; `None` stays who we are.
+    /// The user in that namespace; `None` keeps the caller's.
     pub user: Option<u32>,
-    /// Whether it sees a device for tunnels of its own in the place of the host's.
+    /// Whether it gets a private device for tunnels instead of the host's.
     pub own_tun: bool,
 }
 
@@ -51,12 +52,12 @@ pub(crate) struct Service {
 #[derive(Debug)]
 pub(crate) struct Companion {
     keeper: Keeper,
-    /// A connection to the kernel's routing part in the sandbox's namespace.
+    /// A netlink route socket of the sandbox's namespace.
     pub(crate) inside: Route,
 }
 
 impl Companion {
-    /// Starts it and waits until the network is there. The caller has one thread.
+    /// Starts the program and waits until the network is ready. The caller has one thread.
     pub(crate) fn start(service: Service) -> Result<Companion> {
         let step = || "start a program beside the container";
         let (ours, theirs) = Channel::pair().failing(Kind::Internal, step)?;
@@ -71,7 +72,7 @@ impl Companion {
             Side::Parent(_, keeper) => {
                 drop((theirs, out));
                 let keeper = Keeper(keeper);
-                match hear(&ours)? {
+                match receive_route(&ours)? {
                     Some(inside) => Ok(Companion { keeper, inside: Route::from(inside) }),
                     None => Err(refusal(&service, words)),
                 }
@@ -79,26 +80,26 @@ impl Companion {
         }
     }
 
-    /// Readable when it has ended.
+    /// Readable when the program has ended.
     pub(crate) fn process(&self) -> BorrowedFd<'_> {
         self.keeper.0.as_fd()
     }
 }
 
-/// The process that ends with us, and with which all of it ends. Dropping it ends it.
+/// The process that ends with us and ends all processes of the program. Dropping it ends it.
 #[derive(Debug)]
 struct Keeper(OwnedFd);
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // It may have ended in this moment.
+        // It may have ended already.
         let _ = pidfd_send_signal(&self.0, Signal::KILL);
         let _ = wait_for(self.0.as_fd());
     }
 }
 
-/// The socket that says that the network is there; `None` if it will not be.
-fn hear(channel: &Channel) -> Result<Option<OwnedFd>> {
+/// The route socket that the keeper sends when the network is ready; `None` if the program failed.
+fn receive_route(channel: &Channel) -> Result<Option<OwnedFd>> {
     let step = || "hear from a program beside the container";
     let timeout = Timespec::try_from(PATIENCE).unwrap_or_default();
     if poll(&mut [PollFd::new(channel, PollFlags::IN)], Some(&timeout)).failing(Kind::Network, step)? == 0 {
@@ -110,19 +111,19 @@ fn hear(channel: &Channel) -> Result<Option<OwnedFd>> {
 
 fn refusal(service: &Service, words: OwnedFd) -> Error {
     let mut bytes = Vec::new();
-    // What cannot be read has nothing to say.
+    // Unreadable output counts as empty.
     let _ = rustix::fs::fcntl_setfl(&words, rustix::fs::OFlags::NONBLOCK);
     let _ = File::from(words).take(MOST_WORDS).read_to_end(&mut bytes);
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let last = lines.last().map_or("it says nothing".to_owned(), |line| line.escape_debug().to_string());
+    let last = lines.last().map_or("it printed nothing".to_owned(), |line| line.escape_debug().to_string());
     Error::new(Kind::Network, last).doing(format!("run `{}`", service.path.to_string_lossy()))
 }
 
-/// The process that ends with our parent.
+/// Runs in the keeper, which ends with its parent.
 fn keep(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
     let step = || "start a program beside the container";
-    // Ctrl-C at the terminal is for the supervisor, which ends us in its turn.
+    // Ctrl-C at the terminal is for the supervisor, which then ends the keeper.
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).failing(Kind::Identity, step)?;
     if service.own_tun {
         mounts::tun::show_tun()?;
@@ -138,12 +139,12 @@ fn keep(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
                 .failing(Kind::Identity, step)
                 .and_then(|()| identity::keep_capabilities(&[]))
                 .and_then(|()| wait_for(pidfd.as_fd()).failing(Kind::Lost, step));
-            exit(i32::from(done.is_err())) // what we own is closed already, and must not be closed again
+            exit(i32::from(done.is_err())) // our descriptors are closed already and must not be closed twice
         }
     }
 }
 
-/// The first process of the namespace: starts the program, says that it is ready, and stays as long as anything of it does.
+/// Runs as pid 1: starts the program, reports that it is ready, and stays as long as its processes.
 fn first(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
     let step = || "run a program beside the container";
     identity::die_with_parent()?;
@@ -165,7 +166,7 @@ fn first(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
     exit(i32::from(done.is_err())) // as above
 }
 
-/// Becomes the program, with what it takes to enter the namespace and nothing more.
+/// Becomes the program, with only the capabilities to enter the namespace.
 fn become_service(service: &Service, out: &OwnedFd) -> Result<std::convert::Infallible> {
     let step = || "become a program beside the container";
     rustix::stdio::dup2_stdin(&service.network).failing(Kind::Identity, step)?;

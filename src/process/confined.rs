@@ -1,4 +1,5 @@
-//! A process of ours beside the container, which strangers talk to: it keeps the descriptors that it serves, and no power at all.
+//! A process beside the container that serves untrusted peers: it keeps the descriptors that it serves, and no
+//! privileges.
 
 use super::identity::{self, Identity};
 use crate::error::{Context, Error, Kind, Result};
@@ -14,34 +15,34 @@ use rustix::process::{
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// What such a process is left with.
+/// The privileges of such a process.
 pub(crate) struct Confinement<'all> {
-    /// Who it is; `None` stays who we are.
+    /// Its user id; `None` keeps the caller's.
     pub user: Option<u32>,
-    /// What it may ask of the kernel.
+    /// The system calls that it may make.
     pub filter: &'all seccomp::Program,
     /// Whether a kernel without Landlock is accepted.
     pub landlock_optional: bool,
 }
 
-/// What it works on.
+/// The task of the process.
 pub(crate) trait Work {
-    /// What it reads of the host before that is out of reach.
+    /// Host data that it reads before the host is out of reach.
     type Sources;
-    /// A descriptor whose other end is the parent's: it is closed when that is gone.
+    /// A descriptor whose other end the parent holds: it hangs up when the parent ends.
     fn parent(&self) -> BorrowedFd<'_>;
-    /// Its other descriptors. All further ones are closed.
+    /// The descriptors that it keeps besides. All others are closed.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
-    /// Reads, with all our rights.
+    /// Reads the host data, with all privileges.
     fn prepare(&self) -> Result<Self::Sources>;
-    /// Does it, without any.
+    /// Does the task, without privileges.
     fn run(self, sources: Self::Sources) -> Result<()>;
 }
 
 /// The process, as its parent holds it. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Confined {
-    /// Its number, which no other process can have before it is reaped.
+    /// Its pid, which stays unique until it is reaped.
     pid: i32,
     pidfd: OwnedFd,
     reaped: bool,
@@ -58,30 +59,30 @@ pub(crate) struct ProcessorTime {
 /// The unit of times in `/proc/PID/stat` (`USER_HZ`, always 100 on Linux).
 const NANOSECONDS_PER_TICK: u64 = 10_000_000;
 
-/// The 14th and the 15th field (proc(5)); the second one, in parentheses, may hold anything.
+/// The 14th and the 15th field (proc(5)); the second one, in parentheses, may contain anything.
 fn time_in(stat: &str) -> Option<ProcessorTime> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut next = || fields.next()?.parse::<u64>().ok().map(|ticks| ticks * NANOSECONDS_PER_TICK);
     Some(ProcessorTime { user: next()?, system: next()? })
 }
 
-/// Starts a process that gives up all rights and works. The caller has one thread.
+/// Starts a process that gives up all rights and does the work. The caller has one thread.
 pub(crate) fn spawn_confined<Task: Work>(confinement: &Confinement<'_>, work: Task) -> Result<Confined> {
     match clone_process(0, None).failing(Kind::Internal, || "start a process beside the container")? {
         Side::Parent(pid, pidfd) => Ok(Confined { pid, pidfd, reaped: false, time: ProcessorTime::default() }),
         Side::Child => {
             // A panic would unwind or abort: abort signals a stale thread id after a raw clone on musl.
             std::panic::set_hook(Box::new(|_| exit(1)));
-            let done = settle(confinement, &work).and_then(|sources| work.run(sources));
+            let done = confine(confinement, &work).and_then(|sources| work.run(sources));
             exit(i32::from(done.is_err()))
         }
     }
 }
 
-fn settle<Task: Work>(confinement: &Confinement<'_>, work: &Task) -> Result<Task::Sources> {
+fn confine<Task: Work>(confinement: &Confinement<'_>, work: &Task) -> Result<Task::Sources> {
     identity::die_with_parent()?;
     if !cfg!(feature = "weakened") {
-        environment::wipe(); // where it is weakened, it asks for its switches all along
+        environment::wipe(); // a weakened build reads its switches later
     }
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).failing(Kind::Identity, || "block the signals")?;
     let mut kept = work.descriptors();
@@ -97,7 +98,7 @@ fn settle<Task: Work>(confinement: &Confinement<'_>, work: &Task) -> Result<Task
     identity::be_undumpable()?; // a change of user makes us dumpable again
     identity::keep_capabilities(&[])?;
     identity::gain_nothing()?;
-    identity::die_with_parent()?; // and forgets this
+    identity::die_with_parent()?; // the change of user also resets this
     let mut wait = [PollFd::from_borrowed_fd(work.parent(), PollFlags::empty())];
     if poll(&mut wait, Some(&Timespec::default())).is_ok() && wait[0].revents().contains(PollFlags::HUP) {
         return Err(Error::new(Kind::Lost, "the parent is gone"));
@@ -112,7 +113,7 @@ impl Confined {
         self.pid
     }
 
-    /// The processor time that it has used until now, or until its end.
+    /// The processor time that it has used until now or until its end.
     pub(crate) fn time(&self) -> ProcessorTime {
         if self.reaped {
             return self.time;
@@ -121,7 +122,7 @@ impl Confined {
         stat.ok().and_then(|stat| time_in(&stat)).unwrap_or(self.time)
     }
 
-    /// Waits so long for its end; `true` if it came.
+    /// Waits for its end at most this long; returns whether it ended.
     pub(crate) fn wait(&mut self, most: Duration) -> bool {
         let end = Instant::now() + most;
         while !self.reaped {
@@ -135,7 +136,7 @@ impl Confined {
                         return false;
                     }
                     let timeout = Timespec::try_from(left).unwrap_or_default();
-                    // An interrupted wait is one that is begun again.
+                    // An interrupted poll is repeated.
                     let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timeout));
                 }
             }
@@ -143,10 +144,10 @@ impl Confined {
         true
     }
 
-    /// Ends it at once.
+    /// Kills the process.
     pub(crate) fn kill(&mut self) {
         if !self.reaped {
-            // It may have ended in this moment.
+            // It may have ended already.
             let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
             self.wait(Duration::from_secs(5));
         }

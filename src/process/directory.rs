@@ -4,17 +4,17 @@ use crate::error::{Context, Error, Kind, Result, Step};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// In the place of a path: the process was born in it (`join`).
+/// Stands for a path: the process was born in its directory (`join`).
 pub(super) const ENTERED: &str = "";
 
-/// Enters `path`, with the privileges of before. Whether that went well is for [`settle`].
+/// Enters `path` with the current privileges. [`verify`] judges the result.
 pub(super) fn enter(path: &Path) -> Result<(), Errno> {
     if path.as_os_str() == ENTERED { Ok(()) } else { rustix::process::chdir(path) }
 }
 
-/// Makes sure that we are in `path`, inside the root. `entered` is how the first attempt went, with the privileges of before: the user of the
-/// command may be the only one who can enter it, or may be the one who cannot.
-pub(super) fn settle(path: &Path, entered: Result<(), Errno>) -> Result<()> {
+/// Makes sure that the process is in `path`, inside the root. `entered` is the result of the first attempt, with more
+/// privileges. The command's user may be the only one with access, or may have none.
+pub(super) fn verify(path: &Path, entered: Result<(), Errno>) -> Result<()> {
     let step = || format!("chdir to cwd (\"{}\") set in config.json failed", path.display()); // runc's words
     match entered {
         Ok(()) => {}
@@ -24,10 +24,10 @@ pub(super) fn settle(path: &Path, entered: Result<(), Errno>) -> Result<()> {
     if crate::sys::weaken::is_off("working-directory") {
         return Ok(());
     }
-    // A directory outside our root has no path for us: the kernel says so (getcwd(2), "(unreachable)"), or that it is gone.
+    // A directory outside the root has no path: getcwd(2) answers "(unreachable)", or that it is removed.
     match rustix::process::getcwd(Vec::new()) {
         Ok(name) if name.as_bytes().starts_with(b"/") => Ok(()),
-        // A filter of the container's can deny the question.
+        // The container's filter can deny getcwd.
         Err(errno) if errno != Errno::NOENT => {
             Err(errno).failing(Kind::Spec, || "failed to verify if current working directory is safe")
         }

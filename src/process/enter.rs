@@ -1,10 +1,9 @@
-//! A first process in a user namespace that exists: a helper of ours enters that and has the process born there, as our child, so that the other
-//! new namespaces belong to it. We could not do so ourselves: there is no way back out of a user namespace (user_namespaces(7)).
+//! The first process in an existing user namespace. A helper enters it and makes the process there, as our child, so
+//! that the other new namespaces belong to it. The parent could not return from a user namespace (user_namespaces(7)).
 //!
-//! It also enters a cgroup namespace that exists, over which a first process in a user namespace has no power: we could not, since from inside of one
-//! nobody gets into a group outside of it, where the tree is mounted with nsdelegate (cgroup-v2, "Delegation").
-//!
-//! And it joins what we could not leave again ([`ns::can_return`]).
+//! The helper also enters an existing cgroup namespace: from inside no process can join an outside group under
+//! nsdelegate (cgroup-v2, "Delegation"). And it joins the namespaces that the parent could not leave again
+//! ([`ns::can_return`]).
 
 use super::init;
 use super::message::{Channel, Tag};
@@ -17,7 +16,7 @@ use crate::sys::clone::{Side, clone_process, clone_sibling, exit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Starts the container that `plan`, with a joined user namespace or with a new one that has `maps`, describes.
+/// Starts the container of `plan`: its user namespace is joined, or new with `maps`.
 pub(super) fn spawn(
     mut plan: Plan,
     ours: Channel,
@@ -25,7 +24,7 @@ pub(super) fn spawn(
     cgroup: Option<OwnedFd>,
     maps: Option<&Maps>,
 ) -> Result<Spawned> {
-    // What the machine's root may join is joined with its privileges; what only the namespace's own root may is left to the helper.
+    // The machine's root joins what it may; the helper joins what only the namespace's root may.
     let privileged = rustix::process::geteuid().is_root();
     let _hidden = identity::Hidden::begin()?;
     let visits = privileged && ns::can_return(&plan.namespaces);
@@ -37,7 +36,7 @@ pub(super) fn spawn(
             drop(ours);
             match enter(&mut plan, &theirs, privileged, visits) {
                 Ok(Side::Child) => init::run(plan, theirs),
-                // If that cannot be told, nobody answers the process, and it ends.
+                // Without this message init gets no answer and ends.
                 Ok(Side::Parent(_, pidfd)) => exit(i32::from(theirs.hand(Tag::Born, pidfd.as_fd()).is_err())),
                 Err(error) => {
                     theirs.fail(&error);
@@ -54,12 +53,13 @@ pub(super) fn spawn(
     born(ours, &helper, maps, waits)
 }
 
-/// The helper's part, one line a step. Its parent has visited the namespaces, or it joins them: with the caller's privileges, or with those inside.
+/// The helper's part, one line a step. It joins the namespaces that its parent has not visited: with the caller's
+/// privileges, or with those inside.
 fn enter(plan: &mut Plan, parent: &Channel, privileged: bool, visited: bool) -> Result<Side> {
     identity::die_with_supervisor(parent)?;
-    identity::score(std::mem::replace(&mut plan.oom_score, OomScore::Inherited))?; // ours to lower now, and not inside
+    identity::score(std::mem::replace(&mut plan.oom_score, OomScore::Inherited))?; // only the outside may lower it
     if !matches!(plan.user_namespace, UserNamespace::Callers | UserNamespace::Born(_)) {
-        identity::be_undumpable()?; // who is root inside must not look into us
+        identity::be_undumpable()?; // the namespace's root must not trace us
     }
     if let Some(there) = plan.cgroup_namespace.take() {
         move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::ControlGroup))

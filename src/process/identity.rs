@@ -1,4 +1,4 @@
-//! Who a process of the container is: user, groups, capabilities, and what it can never gain.
+//! The identity of a container's process: user, groups, capabilities, and limits on privileges.
 
 use super::attributes::Attributes;
 use super::message::Channel;
@@ -15,7 +15,6 @@ use rustix::thread::{
     set_thread_groups, set_thread_res_gid, set_thread_res_uid, set_thread_uid,
 };
 
-/// Who a command is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// User id inside the container.
@@ -28,39 +27,39 @@ pub(crate) struct Identity {
     pub born_with_groups: bool,
     /// umask(2); `None` keeps it.
     pub umask: Option<u32>,
-    /// What it may do besides.
+    /// Its capabilities.
     pub capabilities: Capabilities,
     /// prctl(2), PR_SET_NO_NEW_PRIVS.
     pub no_new_privileges: bool,
 }
 
 impl Identity {
-    /// A task's command: no groups, no capability, nothing to be gained.
+    /// A task's command: no groups, no capabilities, no way to gain any.
     pub(crate) fn powerless(uid: u32, gid: u32) -> Identity {
         Identity { uid, gid, no_new_privileges: true, ..Identity::default() }
     }
 }
 
-/// The five sets of capabilities(7), as bits. The default is none at all.
+/// The five sets of capabilities(7), as bits. The default is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Capabilities {
-    /// What can ever be had.
+    /// The limit of all sets.
     pub bounding: u64,
-    /// What counts.
+    /// The set that the kernel checks.
     pub effective: u64,
-    /// What can be made effective.
+    /// The limit of the effective set.
     pub permitted: u64,
-    /// What programs with file capabilities take over.
+    /// Kept by programs with file capabilities.
     pub inheritable: u64,
-    /// What other programs keep.
+    /// Kept by other programs.
     pub ambient: u64,
 }
 
-/// Becomes a user of the container, with these groups and none of the caller's. In a namespace where setgroups is denied (an ordinary user's) the
-/// supplementary groups cannot be dropped; they are unmapped there and show as the overflow group.
+/// Becomes a user of the container, with these groups and without the caller's. Where setgroups is denied (an ordinary
+/// user's namespace), supplementary groups stay; unmapped, they appear as the overflow group.
 ///
-/// `filter` is in force already. Where it refuses setresuid(2) or setresgid(2), setuid(2) or setgid(2) is called, as runc does: with the capability both
-/// set all three ids.
+/// `filter` is in force already. If it refuses setresuid(2) or setresgid(2), call setuid(2) or setgid(2) as runc does:
+/// with the capability these set all three ids.
 pub(super) fn become_user(identity: &Identity, filter: Option<&Program>) -> Result<()> {
     #[cfg(feature = "weakened")]
     let identity = &Identity { uid: named_so(identity.uid), ..identity.clone() };
@@ -80,7 +79,7 @@ pub(super) fn become_user(identity: &Identity, filter: Option<&Program>) -> Resu
         .failing(Kind::Identity, || format!("become user {}", uid.as_raw()))
 }
 
-/// Whether these are our supplementary groups already: an ordinary user cannot set them, and needs not.
+/// Whether these are the supplementary groups already: an ordinary user cannot set them.
 fn has_groups(groups: &[Gid]) -> bool {
     let sorted = |groups: &[Gid]| {
         let mut all: Vec<u32> = groups.iter().map(|group| group.as_raw()).collect();
@@ -90,8 +89,8 @@ fn has_groups(groups: &[Gid]) -> bool {
     rustix::process::getgroups().is_ok_and(|own| sorted(&own) == sorted(groups))
 }
 
-/// The user of the container whose name is this number, where a test asks for it (CVE-2016-3697): the C library looks for that in the container's
-/// files, and with the libraries that its nsswitch.conf names (CVE-2019-14271). No other build asks it anything.
+/// The user with this number as its name, looked up only if a test asks for it (CVE-2016-3697). The C library reads the
+/// container's files, and loads the libraries of its nsswitch.conf (CVE-2019-14271). No other build makes this lookup.
 #[cfg(feature = "weakened")]
 fn named_so(uid: u32) -> u32 {
     let find = || nix::unistd::User::from_name(&uid.to_string()).ok().flatten();
@@ -99,7 +98,7 @@ fn named_so(uid: u32) -> u32 {
     found.map_or(uid, |user| user.uid.as_raw())
 }
 
-/// Takes out of the bounding set all that is not in `capabilities`, and keeps the rest over the change of user that follows.
+/// Limits the bounding set to `capabilities`, and keeps the other sets over the change of user that follows.
 pub(super) fn bound_capabilities(capabilities: &Capabilities) -> Result<()> {
     if weaken::is_off("capabilities") {
         return Ok(());
@@ -111,10 +110,10 @@ pub(super) fn bound_capabilities(capabilities: &Capabilities) -> Result<()> {
     set_keep_capabilities(true).failing(Kind::Identity, || "keep capabilities over the change of user")
 }
 
-/// Takes these capabilities and gives up all others, for good. What we have not ourselves cannot be given, and is left out.
+/// Takes these capabilities and gives up all others for good. Capabilities that the caller does not have are left out.
 pub(super) fn take_capabilities(capabilities: &Capabilities) -> Result<()> {
     if weaken::is_off("capabilities") {
-        // A user who is not 0 keeps them across execve only in the ambient set.
+        // A user other than 0 keeps capabilities across execve only in the ambient set.
         let held = caps::read(None, CapSet::Permitted).map_err(refused)?;
         caps::set(None, CapSet::Inheritable, &held).map_err(refused)?;
         return caps::set(None, CapSet::Ambient, &held).map_err(refused);
@@ -132,7 +131,7 @@ pub(super) fn take_capabilities(capabilities: &Capabilities) -> Result<()> {
     };
     set_capabilities(None, sets).failing(Kind::Identity, || "set the capabilities")?;
     set_keep_capabilities(false).failing(Kind::Identity, || "no longer keep capabilities")?;
-    // What is not in both other sets cannot be ambient; runc only warns of that.
+    // Only a capability in both other sets can be ambient; runc warns about the rest.
     for capability in (sets.permitted & sets.inheritable & CapabilitySet::from_bits_retain(capabilities.ambient)).iter()
     {
         configure_capability_in_ambient_set(capability, true)
@@ -141,14 +140,14 @@ pub(super) fn take_capabilities(capabilities: &Capabilities) -> Result<()> {
     Ok(())
 }
 
-/// Files that the program makes get their mode through this mask.
+/// Sets the mode mask of the program's new files.
 pub(super) fn set_umask(identity: &Identity) {
     if let Some(mask) = identity.umask {
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
     }
 }
 
-/// Gives up every capability but `kept`. A process that never executes anything needs no more: the bounding set acts on execve alone.
+/// Gives up every capability but `kept`. A process that never calls execve needs no smaller bounding set.
 pub(super) fn keep_capabilities(kept: &[Capability]) -> Result<()> {
     if weaken::is_off("capabilities") {
         return Ok(());
@@ -170,7 +169,8 @@ fn refused(cause: caps::errors::CapsError) -> Error {
     Error::new(Kind::Identity, cause.to_string()).doing("drop the capabilities")
 }
 
-/// One call a capability, where the caps crate makes two; ends at the first that the kernel does not know (capabilities(7)).
+/// One call a capability, where the caps crate makes two. Ends at the first that the kernel does not know
+/// (capabilities(7)).
 fn limit_bounding_set(kept: u64) -> Result<()> {
     let step = || "limit the capability bounding set";
     for number in (0..u64::BITS).filter(|number| kept & 1 << number == 0) {
@@ -178,7 +178,7 @@ fn limit_bounding_set(kept: u64) -> Result<()> {
         match remove_capability_from_bounding_set(bit) {
             Ok(()) => {}
             Err(rustix::io::Errno::INVAL) if number > 0 => break,
-            // Who was born without it may not be one who can take it away.
+            // A process born without the capability may lack the right to remove it.
             Err(rustix::io::Errno::PERM) => match capability_is_in_bounding_set(bit) {
                 Ok(false) => {}
                 Err(rustix::io::Errno::INVAL) => break,
@@ -190,7 +190,7 @@ fn limit_bounding_set(kept: u64) -> Result<()> {
     Ok(())
 }
 
-/// No program that we start gains anything by being setuid or having file capabilities. prctl(2), PR_SET_NO_NEW_PRIVS.
+/// Programs gain nothing by setuid or file capabilities. prctl(2), PR_SET_NO_NEW_PRIVS.
 pub(super) fn gain_nothing() -> Result<()> {
     if weaken::is_off("no-new-privs") {
         return Ok(());
@@ -198,8 +198,8 @@ pub(super) fn gain_nothing() -> Result<()> {
     set_no_new_privs(true).failing(Kind::Identity, || "set no_new_privs")
 }
 
-/// Nobody inside may trace us or look into our memory and descriptors (CVE-2016-9962). A change of user sets this back, and so
-/// does execve.
+/// Denies tracing, and access to memory and descriptors, to processes inside (CVE-2016-9962). A change of user and
+/// execve reset this.
 pub(super) fn be_undumpable() -> Result<()> {
     if weaken::is_off("undumpable") {
         return Ok(());
@@ -207,17 +207,18 @@ pub(super) fn be_undumpable() -> Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).failing(Kind::Identity, || "become undumpable")
 }
 
-/// Lets an ordinary user's processes join our namespaces and take our descriptors. A process that was never undumpable again could be traced by the
-/// container's own processes: see the callers.
+/// Lets an ordinary user's processes join our namespaces and take our descriptors. The container's processes could then
+/// trace a process that stays dumpable: see the callers.
 pub(super) fn be_dumpable() -> Result<()> {
     set_dumpable_behavior(DumpableBehavior::Dumpable).failing(Kind::Identity, || "become dumpable")
 }
 
-/// A while in which nobody may look into this process, and none of the children that it has meanwhile.
+/// A period in which this process and its new children are undumpable.
 pub(super) struct Hidden;
 
 impl Hidden {
-    /// Begins it. For the machine's root alone: an ordinary user's parent must write files of /proc that would be root's meanwhile.
+    /// Starts the period, for the machine's root alone. An ordinary user's parent must write files of /proc that root
+    /// would own meanwhile.
     pub(super) fn begin() -> Result<Option<Hidden>> {
         if !rustix::process::geteuid().is_root() {
             return Ok(None);
@@ -228,40 +229,41 @@ impl Hidden {
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        // Of our own process alone; if it stays hidden, so much the better.
+        // Only for this process; staying undumpable does no harm.
         let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
     }
 }
 
-/// No longer dies when the parent does: the OCI runtime's create ends, and the container stays.
+/// No longer dies with the parent: the runtime's `create` ends, and the container stays.
 pub(super) fn outlive_parent() -> Result<()> {
     set_parent_process_death_signal(None).failing(Kind::Identity, || "unbind our life from the parent's")
 }
 
-/// Dies when the parent does. A change of user sets this back, so it is called after each (prctl(2), PR_SET_PDEATHSIG).
+/// Dies with the parent. A change of user resets this, so call it after each (prctl(2), PR_SET_PDEATHSIG).
 pub(super) fn die_with_parent() -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).failing(Kind::Identity, || "bind our life to the parent's")
 }
 
-/// The same for a parent outside our PID namespace, which may have died before the kernel knew our wish; getppid(2) tells nothing
-/// there, so the channel is asked.
+/// Dies with a parent outside our PID namespace. The parent may have died before prctl(2). getppid(2) returns 0 either
+/// way, so ask the channel.
 pub(super) fn die_with_supervisor(parent: &Channel) -> Result<()> {
     die_with_parent()?;
     if parent.is_open() { Ok(()) } else { exit(1) }
 }
 
-/// How ready the kernel is to end us when memory runs out. proc_pid_oom_score_adj(5).
+/// How early the kernel kills the process when memory runs out. proc_pid_oom_score_adj(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OomScore {
-    /// As the caller's.
+    /// The caller's.
     Inherited,
-    /// As the caller's, unless that protects: a protection that our caller has (a service manager gives it) is not the sandbox's.
+    /// The caller's, unless it protects: a service manager's protection of the caller is not for the sandbox.
     Unprotected,
     /// This adjustment.
     Adjusted(i32),
 }
 
-/// Sets how dear we are to the out-of-memory killer. Who is not to keep the caller's protection does not keep a real-time priority of his either.
+/// Sets the adjustment for the out-of-memory killer. A process without the caller's protection also loses the caller's
+/// real-time priority.
 pub(super) fn score(score: OomScore) -> Result<()> {
     const PATH: &str = "/proc/self/oom_score_adj";
     let step = || "give up the protection from the out-of-memory killer";
@@ -279,14 +281,15 @@ pub(super) fn score(score: OomScore) -> Result<()> {
             Ok(())
         }
         OomScore::Adjusted(value) => match std::fs::write(PATH, value.to_string()) {
-            // Only a privileged caller may lower it; the score of the caller, which is then higher, holds.
+            // Only a privileged caller may lower the score; the caller's higher score stays.
             Err(cause) if cause.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
             other => other.failing(Kind::Identity, || format!("set oom_score_adj to {value}")),
         },
     }
 }
 
-/// Leaves the caller's session keyring for one with the label of `attributes`. Kernels without keyrings have nothing to leave.
+/// Replaces the caller's session keyring by a new one with the label of `attributes`. Kernels without keyrings need
+/// nothing.
 pub(super) fn leave_keyring(attributes: &Attributes) -> Result<()> {
     if weaken::is_off("keyring") {
         return Ok(());
@@ -294,7 +297,7 @@ pub(super) fn leave_keyring(attributes: &Attributes) -> Result<()> {
     attributes.label_keys()?;
     match leave_session_keyring() {
         Ok(()) | Err(rustix::io::Errno::NOSYS) => Ok(()),
-        // A seccomp filter around us that refuses keyctl keeps the container from using the keyring as well.
+        // A filter around us that refuses keyctl also keeps the container from the keyring.
         Err(rustix::io::Errno::PERM) => Ok(()),
         Err(errno) => Err(errno).failing(Kind::Identity, || "leave the session keyring"),
     }

@@ -1,8 +1,8 @@
-//! The recipe of the container's first process, from the clone to the moment when the command is on its way.
+//! The steps of the container's first process, from the clone to the start of the command.
 
 use super::identity::Identity;
 use super::message::{Channel, Tag};
-use super::plan::{BuildHooks, First, Joins, Plan, Stdio, UserNamespace, WayOut};
+use super::plan::{BuildHooks, First, Joins, Plan, Stdio, Uplink, UserNamespace};
 use super::procfs::Procfs;
 use super::{identity, join, launch, reaper};
 use crate::error::{Context, Kind, Result};
@@ -19,9 +19,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Runs in the new process; whatever goes wrong is reported whole, and then there is no container.
+/// Runs in the new process. Sends the whole error if a step fails, and ends.
 pub(super) fn run(plan: Plan, parent: Channel) -> ! {
-    // A panic would unwind or abort: abort signals a stale thread id after a raw clone on musl. Say it and leave.
+    // A panic would unwind or abort: abort signals a stale thread id after a raw clone on musl.
     std::panic::set_hook(Box::new(|_| exit(1)));
     match recipe(plan, &parent) {
         Ok(never) => match never {},
@@ -32,11 +32,11 @@ pub(super) fn run(plan: Plan, parent: Channel) -> ! {
     }
 }
 
-/// One line a step; a reason where the order could be questioned.
+/// One line a step, with a reason where the order matters.
 fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     identity::die_with_supervisor(parent)?;
-    umask(Mode::WGRP | Mode::WOTH); // what is built does not depend on the caller's
-    identity::score(plan.oom_score)?; // before undumpable: its file belongs to root afterwards
+    umask(Mode::WGRP | Mode::WOTH); // the result does not depend on the caller's umask
+    identity::score(plan.oom_score)?; // before undumpable: root owns its file afterwards
     if let Some(network) = &plan.network {
         move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
             .failing(Kind::Network, || "enter the sandbox's network namespace")?;
@@ -52,8 +52,8 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     if plan.waits {
         parent.wait_for_go()?;
     }
-    ns::shift_time(&plan.namespaces)?; // before undumpable: its file would be root's
-    identity::be_undumpable()?; // after the maps: from here on our files of /proc are the machine's root's
+    ns::shift_time(&plan.namespaces)?; // before undumpable: root would own its file
+    identity::be_undumpable()?; // after the maps: from here on the machine's root owns our files of /proc
     if let Joins::AtOnce(tasks) = &plan.joins {
         tasks.iter().try_for_each(join_cgroup)?;
         share_no_cgroup(&plan.namespaces)?;
@@ -71,26 +71,28 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     if let Some(name) = &plan.domainname {
         rustix::system::setdomainname(name.as_bytes()).failing(Kind::Namespace, || "set the domain name")?;
     }
-    // One that was joined for a gateway may be as its maker left it; one that was made ahead is up.
+    // A namespace that was joined for a gateway may have its loopback down; one made ahead is up.
     if plan.namespaces.makes(NamespaceKind::Network) || (plan.inside.is_some() && plan.network.is_none()) {
         bring_loopback_up()?;
     }
     if let Some(inside) = plan.inside {
-        net::serve(&inside.wish, &inside.gateway)?; // before identities change: low ports and routes need our power here
+        // before identities change: low ports and routes need privileges here
+        net::serve(&inside.wish, &inside.gateway)?;
     }
-    match plan.way_out {
-        Some(WayOut::Veth(inside)) => net::bring_up(&inside)?,
-        Some(WayOut::Fenced(fence)) => net::fence_inside(&fence)?,
+    match plan.uplink {
+        Some(Uplink::Veth(inside)) => net::bring_up(&inside)?,
+        Some(Uplink::Fenced(fence)) => net::fence_inside(&fence)?,
         None => {}
     }
-    // Before anything of the image is in sight; the weakened build does as runtimes did that were deceived (CVE-2025-52881).
+    // Before the image is visible; the weakened build does it late, as deceived runtimes did (CVE-2025-52881).
     let is_late = weaken::is_off("own-procfs");
     if !plan.sysctls.is_empty() && !is_late {
         Procfs::open()?.set(&plan.sysctls)?;
     }
     let is_counted = plan.root.fills_memory();
     if is_counted {
-        join_when_told(&plan.joins, &plan.namespaces, parent)?; // before it is filled: what a group has not counted then it never does
+        // before the root is filled: a group never counts earlier memory
+        join_when_told(&plan.joins, &plan.namespaces, parent)?;
     }
     let stdio = enter_root(plan.root, &plan.hooks, &plan.command.directory, plan.stdio, parent)?; // from here on no host path can be named
     if !plan.sysctls.is_empty() && is_late {
@@ -99,9 +101,9 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     if !is_counted {
         join_when_told(&plan.joins, &plan.namespaces, parent)?;
     }
-    let reaper = inner.is_some().then_some(reaper::USER); // an id of its own, where more than one is mapped
+    let reaper = inner.is_some().then_some(reaper::USER); // a separate id, if more than one is mapped
     if let Some(userns) = inner.filter(|_| !weaken::is_off("user-namespace")) {
-        enter_user_namespace(userns)?; // last: what was built so far belongs to the machine's root, not to us
+        enter_user_namespace(userns)?; // last: the machine's root owns everything built so far
     }
     match plan.first {
         First::Command => launch::run(plan.command, &stdio, None, parent),
@@ -117,13 +119,14 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
             launch::run(command, &stdio, Some(gate), parent)
         }
         Side::Parent(command, _) => {
-            let settled = reaper::settle(reaper, latch, parent);
+            let settled = reaper::drop_privileges(reaper, latch, parent);
             reaper::run(command, settled, parent)
         }
     }
 }
 
-/// Builds, seals and enters the root, with the hooks around it in the specification's order. The supervisor gets the writable file systems.
+/// Builds, seals and enters the root, with the hooks in the specification's order. The supervisor receives the writable
+/// file systems.
 fn enter_root(
     mut root: mounts::Root,
     hooks: &BuildHooks,
@@ -153,17 +156,17 @@ fn enter_root(
     Ok(stdio)
 }
 
-/// Runs the hooks that may look at the built root and add to it.
+/// Runs the hooks that may read and extend the built root.
 fn run_hooks(hooks: &BuildHooks, root: BorrowedFd<'_>, parent: &Channel) -> Result<()> {
     if hooks.of_parent {
-        parent.say(Tag::Hooks)?; // prestart and createRuntime: our namespaces, their root
+        parent.send_tag(Tag::Hooks)?; // prestart and createRuntime: our namespaces, their root
         parent.wait_for_go()?;
     }
     if hooks.of_container.is_empty() {
         return Ok(());
     }
     let state = State { pid: std::process::id() as i32, ..hooks.state.clone() };
-    rustix::process::fchdir(root).failing(Kind::Hook, || "enter the root for the hooks")?; // as runc has it
+    rustix::process::fchdir(root).failing(Kind::Hook, || "enter the root for the hooks")?; // as in runc
     hooks::run("createContainer", &hooks.of_container, &state)
 }
 
@@ -174,11 +177,11 @@ fn open_terminal(root: BorrowedFd<'_>, stdio: Stdio, parent: &Channel) -> Result
     }
 }
 
-/// In a user namespace that others mapped: once that is done, or known to them, we are its root, without any group of the caller's.
+/// Becomes root, without the caller's groups, in a user namespace that another process has mapped.
 fn be_root_inside(parent: &Channel) -> Result<()> {
     parent.wait_for_go()?;
     identity::become_user(&Identity::default(), None)?;
-    identity::die_with_supervisor(parent) // again: a change of user takes it back (prctl(2))
+    identity::die_with_supervisor(parent) // a change of user resets it (prctl(2))
 }
 
 /// Joins the groups that the parent makes meanwhile.
@@ -192,7 +195,7 @@ fn join_when_told(joins: &Joins, namespaces: &ns::Namespaces, parent: &Channel) 
     }
 }
 
-/// Moves ourselves into a v1 cgroup. Writing "0" to `tasks` moves the writing thread and so needs no grace period of the kernel, where
+/// Moves this process into a v1 cgroup. Writing "0" to `tasks` moves one thread without a grace period of the kernel.
 /// `cgroup.procs` waits 5 to 15 ms after an idle moment (docs/decisions/0002-cgroup-joining.md).
 fn join_cgroup(tasks: &OwnedFd) -> Result<()> {
     rustix::io::write(tasks, b"0").failing(Kind::Cgroup, || "move into the container's cgroup").map(|_| ())
@@ -208,7 +211,7 @@ fn share_no_cgroup(namespaces: &ns::Namespaces) -> Result<()> {
 
 fn name_machine(name: &str) -> Result<()> {
     if weaken::is_off("uts-namespace") {
-        return Ok(()); // it would be the host's own name
+        return Ok(()); // without a UTS namespace this would rename the host
     }
     rustix::system::sethostname(name.as_bytes()).failing(Kind::Namespace, || "set the host name")
 }
@@ -218,7 +221,7 @@ fn enter_user_namespace(userns: OwnedFd) -> Result<()> {
         .failing(Kind::UserNamespace, || "enter the sandbox's user namespace")
 }
 
-/// Programs expect 127.0.0.1 to answer, in a network of its own too.
+/// Programs expect 127.0.0.1 to answer, also in a new network namespace.
 fn bring_loopback_up() -> Result<()> {
     let step = || "bring the loopback interface up";
     let socket =

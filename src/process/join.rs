@@ -1,4 +1,5 @@
-//! The recipe of a process that enters a running container: into its cgroup, its namespaces, and then the same last steps as any command's.
+//! The steps of a process that enters a running container: its cgroup, its namespaces, then the last steps of every
+//! command.
 
 use super::attributes::Attributes;
 use super::identity::{self, Capabilities, Identity, OomScore};
@@ -21,33 +22,34 @@ use std::borrow::Cow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Everything that a process needs to enter a container.
+/// The input of a process that enters a container.
 pub(crate) struct Join {
-    /// The container's first process: its namespaces are entered.
+    /// The container's first process, whose namespaces are entered.
     pub init: OwnedFd,
     /// Its id.
     pub pid: i32,
-    /// Whether the process is the new parent of orphans among its descendants, so that they can be found.
+    /// Whether the process adopts orphans among its descendants, so that they can be found.
     pub adopts: bool,
-    /// The v2 cgroup to be born in.
+    /// The v2 cgroup of its birth.
     pub cgroup: Option<OwnedFd>,
     /// The `tasks` files of v1 cgroups.
     pub cgroup_tasks: Vec<OwnedFd>,
-    /// The `cgroup.procs` file of a full group, in which no process can be born: the process is moved in after its birth.
+    /// The `cgroup.procs` file of a full cgroup, in which no process can be born: the process is moved in after its
+    /// birth.
     pub full_group: Option<OwnedFd>,
-    /// CPUs until it is in the cgroup.
+    /// Its CPUs until it is in the cgroup.
     pub first_affinity: Option<Vec<u64>>,
-    /// How ready the kernel is to end it when memory runs out.
+    /// Its adjustment for the out-of-memory killer.
     pub oom_score: OomScore,
-    /// Who it is on its way through the container's user namespace: its root, or the one id that is mapped there.
+    /// Its identity while it crosses the container's user namespace: root, or the one id that is mapped there.
     pub entering: Identity,
-    /// What it becomes.
+    /// Its command.
     pub command: Command,
-    /// Where its input and output go.
+    /// Its standard streams.
     pub stdio: Stdio,
 }
 
-/// The namespaces of /proc/PID/ns in the words of setns(2).
+/// The namespaces of /proc/PID/ns as flags of setns(2).
 const KINDS: [(&str, ThreadNameSpaceType); 7] = [
     ("user", ThreadNameSpaceType::USER),
     ("mnt", ThreadNameSpaceType::MOUNT),
@@ -61,24 +63,24 @@ const KINDS: [(&str, ThreadNameSpaceType); 7] = [
 const START: &str = "start a process for the container";
 const JOIN: &str = "enter the container's namespaces";
 
-/// Why a process could not be started in the container.
+/// The reason why a process could not be started in the container.
 pub(crate) enum Refused {
-    /// Its v2 group takes no processes, having groups below it or being of another kind; another group may.
+    /// The v2 cgroup takes no processes: it has child groups or another type. Another group may take them.
     Group(Error),
-    /// No process can be born (EAGAIN): its groups may have as many as they may ([`crate::cgroup::Cgroup::join_full`]).
+    /// EAGAIN at birth: a cgroup is at its limit of processes ([`crate::cgroup::Cgroup::join_full`]).
     Full(Error),
-    /// Anything else.
+    /// Any other error.
     Other(Error),
 }
 
-/// Starts the process. The caller has one thread. An error of its recipe arrives later; when its program has taken over, the channel ends.
+/// Starts the process. The caller has one thread. A later error arrives on the channel, which closes at execve.
 pub(crate) fn join(mut plan: Join) -> Result<Spawned, (Refused, Box<Join>)> {
     let cgroup = plan.cgroup.take();
     start(plan, cgroup.as_ref().map(AsFd::as_fd))
 }
 
 fn start(plan: Join, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, (Refused, Box<Join>)> {
-    // Where the container has our PID namespace the child is seen inside from its first instant (CVE-2016-9962).
+    // In a container with our PID namespace the child is visible inside from its birth (CVE-2016-9962).
     let _hidden = match identity::Hidden::begin() {
         Ok(hidden) => hidden,
         Err(error) => return Err((Refused::Other(error), Box::new(plan))),
@@ -113,7 +115,7 @@ fn start(plan: Join, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, (Refused
             let born = match &plan.full_group {
                 None => born(ours, &helper, None, true),
                 Some(group) => born_beside(ours, (pid, &helper), group).inspect_err(|_| {
-                    // What has ended already is gone.
+                    // The helper may have ended already.
                     let _ = pidfd_send_signal(&helper, Signal::KILL);
                     let _ = wait(helper.as_fd());
                 }),
@@ -128,8 +130,9 @@ fn refused(error: Error) -> Refused {
     if error.errno() == Some(Errno::AGAIN.raw_os_error()) { Refused::Full(error) } else { Refused::Other(error) }
 }
 
-/// Lets the helper go on, and moves the process that it makes into a full group. The container sees that process before it is in the group.
-/// With CAP_SYS_PTRACE a process inside could then make it fork, and the limits would not count the child. So we trace it until it is in the group.
+/// Releases the helper, and moves its child into a full group. The container sees the child before the move. With
+/// CAP_SYS_PTRACE a process inside could make it fork, and the limits would miss the new process. So the parent traces
+/// it until it is in the group.
 fn born_beside(channel: Channel, (pid, helper): (i32, &OwnedFd), group: &OwnedFd) -> Result<Spawned> {
     let step = || "move a new process into the container's cgroup, which is full";
     let join = |pid: i32| rustix::io::write(group, pid.to_string().as_bytes()).map(drop);
@@ -137,7 +140,7 @@ fn born_beside(channel: Channel, (pid, helper): (i32, &OwnedFd), group: &OwnedFd
     if is_traced {
         newborn::seize(pid).failing(Kind::Cgroup, step)?;
     }
-    channel.say(Tag::Go)?;
+    channel.send_tag(Tag::Go)?;
     if is_traced {
         newborn::hold(pid, join).failing(Kind::Cgroup, step)?;
     }
@@ -148,18 +151,18 @@ fn born_beside(channel: Channel, (pid, helper): (i32, &OwnedFd), group: &OwnedFd
     spawned.go().map(|()| spawned)
 }
 
-/// The helper's part. It stays outside of the container's PID namespace and does there all that is not the process's own to do: that one, our parent's
-/// child, is born when nothing of the host is left to be seen in it, and with no more power than its program gets. That nobody may look into it is not
-/// enough: without a user namespace of the container's own, CAP_SYS_PTRACE inside is a power over us too (CVE-2016-9962).
+/// The helper's part: every step that is not the process's own, outside the container's PID namespace. The process is
+/// our parent's child. It is born without anything of the host, and with only the program's privileges. Undumpable
+/// alone is not enough: without a separate user namespace, CAP_SYS_PTRACE inside can trace the helper (CVE-2016-9962).
 fn help(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), parent: Channel) -> ! {
     let visited = ThreadNameSpaceType::PROCESS_ID;
     if weaken::is_off("joined-first") {
-        // As runtimes did: born first, joining then.
+        // The order of other runtimes: birth first, then the namespaces.
         let born = move_into_thread_name_spaces(plan.init.as_fd(), visited).failing(Kind::Namespace, || JOIN);
         give_birth(born, &parent);
         run(plan, (joined, root), &parent);
     }
-    // A PID namespace is entered by children alone (setns(2)), so that one call is all and shows nobody anything.
+    // Only children enter a PID namespace (setns(2)), so one call is enough and exposes nothing.
     match prepare(plan, (joined | visited, root), &parent) {
         Ok(ready) => {
             give_birth(Ok(()), &parent);
@@ -169,7 +172,7 @@ fn help(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), pare
     }
 }
 
-/// Has the child, and returns in it when our parent knows it; it is silent before. We end.
+/// Makes the child, and returns in it when our parent knows it; it is silent before. The helper ends.
 fn give_birth(prepared: Result<()>, parent: &Channel) {
     match prepared.and_then(|()| clone_sibling_under_filter().failing(Kind::Namespace, || START)) {
         Ok(Side::Child) => {
@@ -182,8 +185,8 @@ fn give_birth(prepared: Result<()>, parent: &Channel) {
     }
 }
 
-/// Ends the recipe of a container's first process that prepares everything outside of the PID namespace that exists: has the child that becomes the
-/// program born there, by the same steps as a process that enters a container.
+/// Ends the steps of a first process that prepares everything outside an existing PID namespace. The program's process
+/// is born inside, by the steps of a process that enters a container.
 pub(super) fn be_born(mut command: Command, stdio: Stdio, has_own_users: bool, parent: &Channel) -> ! {
     let prepared = command
         .attributes
@@ -199,8 +202,8 @@ pub(super) fn be_born(mut command: Command, stdio: Stdio, has_own_users: bool, p
     }
 }
 
-/// Forgets the caller's variables and command line: other processes of the container can read the command line of every process that they see, and
-/// with CAP_SYS_PTRACE its variables.
+/// Erases the caller's variables and command line: other processes of the container can read them (variables with
+/// CAP_SYS_PTRACE).
 pub(super) fn hide_caller() -> Result<()> {
     if weaken::is_off("hidden-caller") {
         return Ok(());
@@ -214,7 +217,7 @@ fn give_up(error: &Error, parent: &Channel) -> ! {
     exit(1)
 }
 
-/// The namespaces that the process has and we have not; to enter one's own user namespace is an error for the kernel.
+/// The namespaces in which the process differs from us: setns(2) fails for our own user namespace.
 pub(super) fn different(pid: i32) -> Result<ThreadNameSpaceType, Errno> {
     KINDS.iter().try_fold(ThreadNameSpaceType::empty(), |all, (name, kind)| {
         Ok(if is_different(pid, name)? { all | *kind } else { all })
@@ -225,19 +228,19 @@ fn is_different(pid: i32, name: &str) -> Result<bool, Errno> {
     let inode = |path: String| rustix::fs::stat(path).map(|status| status.st_ino);
     match (inode(format!("/proc/{pid}/ns/{name}")), inode(format!("/proc/self/ns/{name}"))) {
         (Ok(theirs), Ok(ours)) => Ok(theirs != ours),
-        // A kernel without namespaces of this kind.
+        // The kernel has no namespaces of this kind.
         (_, Err(Errno::NOENT)) => Ok(false),
         (Err(errno), _) | (_, Err(errno)) => Err(errno),
     }
 }
 
-/// Names a directory of a process, or of ours.
+/// Opens a directory, as a path only.
 pub(super) fn directory(path: &str) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).failing(Kind::Mount, || format!("open `{path}`"))
 }
 
-/// Enters these namespaces of a process, as root of its user namespace where that is one of them.
+/// Enters these namespaces of a process, as root of its user namespace if that is one of them.
 pub(super) fn enter_all(process: OwnedFd, joined: ThreadNameSpaceType) -> Result<()> {
     move_into_thread_name_spaces(process.as_fd(), joined).failing(Kind::Namespace, || JOIN)?;
     if joined.contains(ThreadNameSpaceType::USER) {
@@ -246,7 +249,7 @@ pub(super) fn enter_all(process: OwnedFd, joined: ThreadNameSpaceType) -> Result
     Ok(())
 }
 
-/// The root of a process in our own mount namespace, if it is another one than ours.
+/// The root of a process in our mount namespace; `None` if it has our root.
 fn root(pid: i32) -> Result<Option<OwnedFd>> {
     let step = || "open the container's root";
     let (theirs, ours) = (directory(&format!("/proc/{pid}/root"))?, directory("/")?);
@@ -264,7 +267,7 @@ fn run(plan: Join, there: (ThreadNameSpaceType, Option<OwnedFd>), parent: &Chann
     }
 }
 
-/// What is left to the process itself.
+/// The steps that only the process itself can do.
 struct Ready {
     command: Command,
     stdio: Stdio,
@@ -279,7 +282,7 @@ fn become_program(ready: Ready, parent: &Channel) -> ! {
         identity::die_with_supervisor(parent)?;
         identity::be_undumpable()?;
         if adopts {
-            // Of the process itself, and kept by execve (PR_SET_CHILD_SUBREAPER(2const)).
+            // An attribute of the process itself, kept by execve (PR_SET_CHILD_SUBREAPER(2const)).
             rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
                 .failing(Kind::Identity, || "adopt orphans")?;
         }
@@ -291,23 +294,23 @@ fn become_program(ready: Ready, parent: &Channel) -> ! {
     launch::run(command, &stdio, None, parent)
 }
 
-/// One line a step.
 fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), parent: &Channel) -> Result<Ready> {
     let Join {
         init, adopts, cgroup_tasks, full_group, first_affinity, oom_score, entering, mut command, stdio, ..
     } = plan;
     identity::die_with_supervisor(parent)?;
     identity::score(oom_score)?;
-    identity::be_undumpable()?; // before anybody inside can see us (CVE-2016-9962)
+    identity::be_undumpable()?; // before a process inside can see us (CVE-2016-9962)
     if let Some(cpus) = first_affinity {
         set_affinity(&cpus).failing(Kind::Identity, || "set the initial CPU affinity")?;
     }
     crate::cgroup::enter(&cgroup_tasks).failing(Kind::Cgroup, || "move into the container's cgroup")?;
     drop(cgroup_tasks);
     if let Some(group) = full_group.filter(|_| !joined.contains(ThreadNameSpaceType::PROCESS_ID)) {
-        crate::cgroup::enter(&[group]).failing(Kind::Cgroup, || "move into the container's cgroup")?; // no helper: it is ourselves
+        // no helper: this process itself moves
+        crate::cgroup::enter(&[group]).failing(Kind::Cgroup, || "move into the container's cgroup")?;
     }
-    command.attributes.label_ahead()?; // where no procfs is one of the container's
+    command.attributes.label_ahead()?; // while no procfs is the container's
     close(&command, &stdio, [Some(init.as_fd()), root.as_ref().map(AsFd::as_fd), Some(parent.as_fd())])?;
     hide_caller()?;
     move_into_thread_name_spaces(init.as_fd(), joined).failing(Kind::Namespace, || JOIN)?;
@@ -316,12 +319,12 @@ fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), p
         enter_root(root)?;
     }
     if joined.contains(ThreadNameSpaceType::USER) {
-        identity::become_user(&entering, None)?; // its root, who may become anybody
+        identity::become_user(&entering, None)?; // the root of the namespace, which may become any user
         identity::be_undumpable()?;
     }
     identity::leave_keyring(&command.attributes)?;
     let has_own_users = joined.contains(ThreadNameSpaceType::USER);
-    // Where the container has our own PID namespace it is seen from the beginning, whatever comes first.
+    // In a container with our PID namespace the process is visible from its birth.
     let is_seen_early = !has_own_users && joined.contains(ThreadNameSpaceType::PROCESS_ID);
     if command.outlives_parent && matches!(stdio, Stdio::Inherited) && joined.contains(ThreadNameSpaceType::MOUNT) {
         launch::use_own_null_device()?;
@@ -330,15 +333,15 @@ fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), p
     Ok(Ready { adopts, ..ready })
 }
 
-/// The last steps on the way to a process that has nothing of the host and no more power than its program gets, but for what it needs itself.
+/// The last steps, after which the process has only its program's privileges and nothing of the host.
 fn become_command(mut command: Command, stdio: Stdio, has_own_users: bool, is_seen_early: bool) -> Result<Ready> {
     identity::set_umask(&command.identity);
     enter_directory(&mut command)?;
     let (stdio, master) = terminal(stdio)?;
-    launch::put(&stdio)?; // who looks into the process finds no stream that it does not have
+    launch::put(&stdio)?; // a process that traces this one finds only its streams
     let Identity { uid, gid, .. } = command.identity;
     if master.is_some() && !command.outlives_parent {
-        launch::hand_over(&stdio, Ids { uid, gid })?; // a task's belongs to its user, as that of its command does
+        launch::hand_over(&stdio, Ids { uid, gid })?; // a task's streams belong to its user, as the command's do
     }
     launch::give_streams(&command);
     if is_seen_early {
@@ -353,14 +356,15 @@ fn become_command(mut command: Command, stdio: Stdio, has_own_users: bool, is_se
     Ok(Ready { command, stdio, master, adopts: false })
 }
 
-/// Puts the filter in force before the process is born, together with what would need capabilities after that. A process that is born without the filter
-/// keeps CAP_SYS_ADMIN until then, and CAP_SYS_PTRACE is enough to take both over. In a user namespace of the container's own it is not: undumpable is enough.
+/// Installs the filter before the process is born, after the steps that need capabilities. A process born without it
+/// keeps CAP_SYS_ADMIN until then, and CAP_SYS_PTRACE inside is enough to take that over. In a separate user namespace
+/// undumpable is enough.
 ///
-/// A filter that refuses what is left to be done, or that asks a listener, comes last as it always did; the same with no_new_privs, where it needs no
-/// capability.
+/// A filter that refuses the remaining calls, or that has a listener, comes last. So does no_new_privs, where the
+/// filter needs no capability.
 fn filter_first(command: &mut Command) -> Result<()> {
     let is_late = command.identity.no_new_privileges || command.seccomp.is_empty() || command.seccomp.listens();
-    // Scheduling may be one that a child does not have (sched(7), "Reset-on-fork").
+    // A child may lose the scheduling of its parent (sched(7), "Reset-on-fork").
     if !command.outlives_parent
         || is_late
         || command.attributes.need_priority()
@@ -369,7 +373,7 @@ fn filter_first(command: &mut Command) -> Result<()> {
     {
         return Ok(());
     }
-    // These two could keep the process from being born. What it may not set itself then its parent does.
+    // These two limits could prevent the birth. The parent sets those that the process itself may not.
     let is_hindrance = |which: &Resource| matches!(which, Resource::Nproc | Resource::Nofile);
     let (later, now): (Vec<_>, Vec<_>) = command.rlimits.drain(..).partition(|(which, _)| is_hindrance(which));
     command.rlimits = later;
@@ -383,7 +387,7 @@ fn filter_first(command: &mut Command) -> Result<()> {
     seccomp::install(&program).map(drop)
 }
 
-/// Whether a process can be born under the filter and do what is left to it.
+/// Whether a process can be born under the filter and make its remaining calls.
 fn leaves_calls(filter: &seccomp::Program) -> bool {
     const CONTROLLING_TERMINAL: u64 = 0x540e; // TIOCSCTTY, asm-generic/ioctls.h: its type differs between C libraries
     const SIZE: u64 = 0x5401; // TCGETS
@@ -417,8 +421,8 @@ fn leaves_calls(filter: &seccomp::Program) -> bool {
         && plain.into_iter().all(|call| filter.allows(call, [0; 6]))
 }
 
-/// Closes what the program is not to have and what nobody needs on the way to it: a directory of the host's in a process that is seen inside is a
-/// way out (CVE-2024-21626).
+/// Closes the descriptors that neither the program nor its last steps need. A directory of the host in a visible
+/// process is a way to escape (CVE-2024-21626).
 fn close(command: &Command, stdio: &Stdio, needed: [Option<BorrowedFd<'_>>; 3]) -> Result<()> {
     if weaken::is_off("descriptors") {
         return Ok(());
@@ -431,24 +435,24 @@ fn close(command: &Command, stdio: &Stdio, needed: [Option<BorrowedFd<'_>>; 3]) 
     close_from(3 + command.preserved, &kept).failing(Kind::Identity, || "close the descriptors of the parent")
 }
 
-/// A container without a mount namespace of its own has its root all the same.
+/// A container without a mount namespace has a root all the same.
 pub(super) fn enter_root(root: OwnedFd) -> Result<()> {
     rustix::process::fchdir(&root)
         .and_then(|()| rustix::process::chroot("."))
         .failing(Kind::Mount, || "enter the container's root")
 }
 
-/// Goes to where the program begins, as root of the container: its user may not be able to. What cannot be entered is left to the process, which tries
-/// again as its user and says why not.
+/// Enters the working directory as the container's root, since its user may lack access. The process tries again as its
+/// user after a failure.
 fn enter_directory(command: &mut Command) -> Result<()> {
     if rustix::process::chdir(&command.directory).is_ok() {
-        directory::settle(&command.directory, Ok(()))?;
+        directory::verify(&command.directory, Ok(()))?;
         command.directory = directory::ENTERED.into();
     }
     Ok(())
 }
 
-/// The capabilities of the program, and those without which the process cannot do what is left to it.
+/// The capabilities of the program, and those that the remaining steps need.
 fn kept(command: &Command, has_own_users: bool) -> Capabilities {
     let mut extra = 0;
     if !command.identity.no_new_privileges && !command.seccomp.is_empty() {
@@ -465,7 +469,7 @@ fn kept(command: &Command, has_own_users: bool) -> Capabilities {
     Capabilities { effective: own.effective | extra, permitted: own.permitted | extra, ..own }
 }
 
-/// A terminal of the container's, and its master.
+/// A terminal of the container, and its master.
 fn terminal(stdio: Stdio) -> Result<(Stdio, Option<OwnedFd>)> {
     let Stdio::Terminal(size) = stdio else { return Ok((stdio, None)) };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

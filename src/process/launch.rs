@@ -1,4 +1,4 @@
-//! The recipe of the command's own process: the last privileges go, then another program takes over.
+//! The steps of the command's process: it drops the last privileges and executes the program.
 
 use super::message::{Channel, Tag};
 use super::plan::{Command, Errand, Gate, SHOW, Stdio, Terminal, Vectors};
@@ -20,12 +20,12 @@ use rustix::termios::{OptionalActions, OutputModes, Winsize, tcgetattr, tcsetatt
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Becomes the command, or says why not.
+/// Becomes the command, or reports the error.
 pub(super) fn run(mut command: Command, stdio: &Stdio, pid_1: Option<reaper::Gate>, parent: &Channel) -> ! {
     let Err(error) = recipe(&mut command, stdio, pid_1, parent);
     parent.fail(&error);
     if let Some(gate) = command.gate {
-        gate.report(&error); // whoever opened the gate reads it there
+        gate.report(&error); // `start`, which opened the gate, reads it there
     }
     exit(1)
 }
@@ -37,10 +37,10 @@ fn recipe(
     parent: &Channel,
 ) -> Result<std::convert::Infallible> {
     if command.outlives_parent && !sys::weaken::is_off("hidden-caller") {
-        sys::environment::wipe(); // other processes may see it while it waits to be started
+        sys::environment::wipe(); // other processes may see it while it waits for `start`
     }
     if !command.outlives_parent {
-        identity::die_with_parent()?; // pid 1's end is ours anyway; this one comes sooner
+        identity::die_with_parent()?; // the end of pid 1 ends it anyway; this signal comes sooner
     }
     new_session()?;
     connect(stdio, command.controlling_terminal)?;
@@ -49,30 +49,31 @@ fn recipe(
     let identity = &command.identity;
     identity::set_umask(identity);
     command.attributes.label(Procfs::open)?;
-    close(command, pid_1.as_ref(), parent)?; // what is left open here could be a way out (CVE-2024-21626), by the next step already
+    // an open descriptor could be a way to escape (CVE-2024-21626), from the next step on
+    close(command, pid_1.as_ref(), parent)?;
     give_streams(command);
     reset_signals()?;
     if command.gate.is_some() {
         sys::signal::exit_on_termination().failing(Kind::Identity, || "end when asked to")?;
     }
-    // From here on as few system calls as possible: a filter may refuse any.
+    // As few system calls as possible from here: a filter may refuse any.
     let mut listener = None;
     let (filters_before, filters_after) = match (command.seccomp.is_empty(), identity.no_new_privileges) {
         (true, _) => (false, false),
         (false, gains_nothing) => (!gains_nothing, gains_nothing),
     };
     if filters_before {
-        listener = filter(command, parent)?; // needs CAP_SYS_ADMIN, so before that is given up
+        listener = filter(command, parent)?; // needs CAP_SYS_ADMIN, which is dropped next
     }
     let entered = directory::enter(&command.directory);
     identity::bound_capabilities(&identity.capabilities)?;
     identity::become_user(identity, filters_before.then_some(&*command.seccomp))?;
-    identity::be_undumpable()?; // until execve: we still hold copies of the parent's memory
+    identity::be_undumpable()?; // until execve: it still has copies of the parent's memory
     identity::take_capabilities(&identity.capabilities)?;
     if identity.no_new_privileges {
         identity::gain_nothing()?;
     }
-    directory::settle(&command.directory, entered)?;
+    directory::verify(&command.directory, entered)?;
     if let Some(rules) = &command.landlock {
         let _ = landlock::restrict(rules)?;
     }
@@ -84,18 +85,20 @@ fn recipe(
         identity::outlive_parent()?;
     }
     if let Some(gate) = pid_1 {
-        gate.pass(); // pid 1 has given up by now what it does not need
+        gate.pass(); // pid 1 has dropped its privileges by now
     }
-    // A listener is for the parent to fetch, which is there until the gate; any other filter comes after it and leaves execve as the only call to be made.
+    // The parent fetches a listener before the gate. Any other filter comes after the gate, so that only execve follows
+    // it.
     let filters_early = !command.outlives_parent || command.seccomp.listens();
     if filters_after && filters_early {
         listener = filter(command, parent)?;
     }
     let mut filters_late = filters_after && !filters_early;
     if let Some(gate) = &command.gate {
-        parent.say(Tag::Ready)?;
+        parent.send_tag(Tag::Ready)?;
         gate.wait(|| {
-            // The filter first: a process that enters before `start` may trace us, and must gain nothing that the filter refuses.
+            // The filter first: a process that enters before `start` may trace this one, and must gain nothing that the
+            // filter refuses.
             if std::mem::take(&mut filters_late) {
                 seccomp::install(&command.seccomp)?;
             }
@@ -117,9 +120,10 @@ fn recipe(
     Err(failed)
 }
 
-/// Puts the filter in force. The listener of an agent's filter is sent to the supervisor, which that filter allows, and is closed here: a process
-/// that has it could let itself through. Any other is left for the parent to fetch: we can say its number with one write, but may no longer send it.
-/// It stays open until execve closes it, and the parent says when it has it. An ordinary user's parent can fetch it from a dumpable process alone.
+/// Installs the filter. An agent's filter allows to send its listener to the supervisor. The listener is then closed
+/// here: its owner could allow its own calls. The parent fetches any other listener: one write sends its number, since
+/// the filter may refuse to send a descriptor. execve closes it, after the parent's answer. An ordinary user's parent
+/// can fetch it only from a dumpable process.
 fn filter(command: &Command, parent: &Channel) -> Result<Option<OwnedFd>> {
     let program = &*command.seccomp;
     let shows = program.listens() && command.shows_listener;
@@ -140,7 +144,7 @@ fn filter(command: &Command, parent: &Channel) -> Result<Option<OwnedFd>> {
     Ok(listener)
 }
 
-/// Closes everything that the command is not to have, but for what carries a failure, which execve closes.
+/// Closes all descriptors but the command's and the channel for errors, which execve closes.
 fn close(command: &Command, pid_1: Option<&reaper::Gate>, parent: &Channel) -> Result<()> {
     if sys::weaken::is_off("descriptors") {
         return Ok(());
@@ -151,13 +155,13 @@ fn close(command: &Command, pid_1: Option<&reaper::Gate>, parent: &Channel) -> R
     close_from(3 + command.preserved, &kept).failing(Kind::Identity, || "close the descriptors of the parent")
 }
 
-/// Sets the limits. If one is above what we may set, the parent of a container of an engine sets them all.
+/// Sets the limits. If one is above the hard limit, the parent of an engine's container sets them all.
 fn limit(command: &Command, parent: &Channel) -> Result<()> {
     for (resource, limit) in &command.rlimits {
         match setrlimit(*resource, *limit) {
             Ok(()) => {}
             Err(Errno::PERM) if command.outlives_parent => {
-                parent.say(Tag::Limits)?;
+                parent.send_tag(Tag::Limits)?;
                 return parent.wait_for_go();
             }
             Err(errno) => {
@@ -169,7 +173,7 @@ fn limit(command: &Command, parent: &Channel) -> Result<()> {
 }
 
 impl Command {
-    /// The descriptors beside the standard streams that the command's process still needs.
+    /// The descriptors beside the standard streams that this process still needs.
     pub(super) fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let gate = self.gate.iter().flat_map(|gate| [gate.fifo.as_fd(), gate.report.as_fd()]);
         gate.chain(self.handed.as_ref().map(AsFd::as_fd)).collect()
@@ -177,7 +181,7 @@ impl Command {
 }
 
 impl Gate {
-    /// Waits until `start` opens the gate; until then an `exec` may ask us to `show` ourselves.
+    /// Waits until `start` opens the gate. Before that `exec` may ask for a dumpable process (`show`).
     fn wait(&self, mut show: impl FnMut() -> Result<()>) -> Result<()> {
         loop {
             let mut word = [0_u8; 1];
@@ -190,7 +194,7 @@ impl Gate {
     }
 }
 
-/// A session of our own, so that no terminal of the caller's can be written to (CVE-2017-5226). Who leads one already stays.
+/// Starts a session, so that the command cannot write to the caller's terminal (CVE-2017-5226). A session leader stays.
 fn new_session() -> Result<()> {
     if sys::weaken::is_off("new-session") {
         return Ok(());
@@ -202,8 +206,8 @@ fn new_session() -> Result<()> {
     }
 }
 
-/// Pipes and terminals of the command become its user's, so that it can open them by name again. Only those: what else stands there may be the
-/// caller's file (CVE-2026-88265). A refusal is of no weight, the descriptors work all the same.
+/// Gives the command's pipes and terminals to its user, which can then open them by name. Other files may be the
+/// caller's (CVE-2026-88265). The descriptors work after an error too.
 pub(super) fn give_streams(command: &Command) {
     if !command.outlives_parent {
         return;
@@ -219,8 +223,9 @@ pub(super) fn give_streams(command: &Command) {
     }
 }
 
-/// Replaces standard streams that are the caller's null device by the container's own. Its root could change the mode and the owner of the host's device
-/// by its descriptor. The caller has entered the container's root; a device of another number is refused (CVE-2025-31133).
+/// Replaces the caller's null device in the standard streams by the container's: root inside could change mode and
+/// owner of the host's by its descriptor. The caller has entered the container's root; a device with another number is
+/// refused (CVE-2025-31133).
 pub(super) fn use_own_null_device() -> Result<()> {
     let is_null = |descriptor: BorrowedFd<'_>| {
         fstat(descriptor).is_ok_and(|status| {
@@ -233,7 +238,7 @@ pub(super) fn use_own_null_device() -> Result<()> {
         return Ok(());
     }
     let step = || "open the container's `/dev/null` as a standard stream";
-    // Without waiting for the other side, should it be a FIFO.
+    // Non-blocking, in case it is a FIFO.
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let null = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).failing(Kind::Identity, step)?;
     if !is_null(null.as_fd()) && !sys::weaken::is_off("null-device") {
@@ -247,14 +252,15 @@ pub(super) fn use_own_null_device() -> Result<()> {
     Ok(())
 }
 
-/// Does work of our own as the process that the command would have become. It stays undumpable, since our executable and memory are the host's.
+/// Runs built-in work instead of the command. The process stays undumpable, since its executable and memory are the
+/// host's.
 fn run_errand(errand: Errand) -> Result<()> {
-    // Closing our end of the channel says what a successful execve would have said.
+    // The closed channel reports success, as execve does.
     close_from(3, &[]).failing(Kind::Identity, || "close the descriptors of the parent")?;
     exit(errand())
 }
 
-/// Tries each place of PATH like execvp(3): the first that exists decides, and one without the right to execute is remembered.
+/// Tries each directory of PATH as execvp(3) does: the first file that exists decides; EACCES is remembered.
 fn execute(vectors: &Vectors) -> Error {
     let mut refusal = Errno::NOENT;
     for path in &vectors.candidates {
@@ -279,7 +285,7 @@ fn connect(stdio: &Stdio, is_controlling: bool) -> Result<()> {
     Ok(())
 }
 
-/// Puts the three standard streams where programs look for them.
+/// Moves the three standard streams to their numbers.
 pub(super) fn put(stdio: &Stdio) -> Result<()> {
     let step = || "connect the standard streams";
     let (input, output, error) = match stdio {
@@ -292,15 +298,15 @@ pub(super) fn put(stdio: &Stdio) -> Result<()> {
     rustix::stdio::dup2_stderr(error).failing(Kind::Identity, step)
 }
 
-/// Opens a terminal in the container's own devpts, hands its master to the parent and returns the other side as standard streams. The
-/// slave is opened through the master, not by a path that the image could have replaced (CVE-2025-52565).
+/// Opens a terminal in the container's devpts, sends its master to the parent and returns the slave as standard
+/// streams. The master opens the slave, not a path that the image could replace (CVE-2025-52565).
 pub(super) fn open_console(root: BorrowedFd<'_>, size: Terminal, parent: &Channel) -> Result<Stdio> {
     let (stdio, master) = make_console(root, size)?;
     parent.hand(Tag::Console, master.as_fd())?;
     Ok(stdio)
 }
 
-/// The same, with the master for whoever hands it on.
+/// Opens a terminal in the container's devpts, and returns the master too.
 pub(super) fn make_console(root: BorrowedFd<'_>, size: Terminal) -> Result<(Stdio, OwnedFd)> {
     let step = || "open a terminal of the container";
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -320,8 +326,8 @@ pub(super) fn make_console(root: BorrowedFd<'_>, size: Terminal) -> Result<(Stdi
     Ok((Stdio::Descriptors { input: copy()?, output: copy()?, error: slave }, master))
 }
 
-/// Gives pipes and terminals of ours to the container's user: who opens `/dev/stderr` opens the pipe anew, and that is for its owner.
-/// Anything else that a caller gave us stays whose it is.
+/// Gives our pipes and terminals to the container's user: opening `/dev/stderr` opens the pipe again, which needs its
+/// owner. Other files of the caller keep their owner.
 pub(super) fn hand_over(stdio: &Stdio, user: Ids) -> Result<()> {
     let Stdio::Descriptors { input, output, error } = stdio else { return Ok(()) };
     let step = || "give the standard streams to the container's user";
@@ -335,7 +341,7 @@ pub(super) fn hand_over(stdio: &Stdio, user: Ids) -> Result<()> {
     Ok(())
 }
 
-/// The command starts with every signal unblocked and at its default, whatever the caller had.
+/// Unblocks every signal and resets it to its default, so that the command inherits nothing of the caller's.
 pub(super) fn reset_signals() -> Result<()> {
     const LAST: i32 = 64; // signal(7)
     (1..=LAST).for_each(restore_signal);

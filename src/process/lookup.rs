@@ -1,4 +1,4 @@
-//! Which file a command's name means, found inside the container while it is created, and its user's home.
+//! Finds the file of a command's name inside the container at `create`, and the home of its user.
 
 use super::plan::{Gate, Vectors};
 use crate::error::{Error, Kind, Result, wire};
@@ -8,11 +8,11 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 
-/// The most that is read of a passwd file, which the image chose (containerd's CVE-2026-47262).
+/// The bytes of passwd that are read at most; the image chose the file (containerd's CVE-2026-47262).
 const LARGEST_PASSWD: u64 = 10 << 20;
 
-/// Keeps of the candidates the one that will be executed. Callers tell by these words which exit status they give (126 or 127), so they are
-/// those of Go's exec.LookPath, which runc uses.
+/// Keeps the candidate that will be executed. Engines derive the exit status (126 or 127) from these words of Go's
+/// exec.LookPath, which runc uses.
 pub(super) fn find(vectors: &mut Vectors) -> Result<()> {
     let absolute = vectors.name.contains('/');
     for candidate in &vectors.candidates {
@@ -34,7 +34,7 @@ fn check(path: &CStr) -> Result<(), Errno> {
     if FileType::from_raw_mode(status.st_mode) == FileType::Directory {
         return Err(Errno::ISDIR);
     }
-    // Not faccessat2(2): filters from before 2021 do not know it. What the mode leaves open execve decides.
+    // Not faccessat2(2): filters from before 2021 refuse it. execve decides where the mode does not.
     if status.st_mode & 0o111 == 0 { Err(Errno::ACCESS) } else { Ok(()) }
 }
 
@@ -42,7 +42,7 @@ fn refused(name: &str, errno: Errno) -> Error {
     match errno {
         Errno::NOENT => Error::new(Kind::CommandNotFound, "no such file or directory").doing(format!("stat {name}")),
         Errno::NOTDIR => Error::new(Kind::CommandNotFound, "not a directory").doing(format!("stat {name}")),
-        // Docker 20.10 and its client look for execve's word alone, newer ones for either.
+        // Docker 20.10 and its client search for execve's words only, newer ones for either.
         Errno::ISDIR => Error::new(Kind::CommandNotExecutable, "permission denied").doing("is a directory"),
         Errno::ACCESS => Error::new(Kind::CommandNotExecutable, "permission denied"),
         other => Error::os(Kind::CommandNotExecutable, other),
@@ -50,7 +50,7 @@ fn refused(name: &str, errno: Errno) -> Error {
     .doing(format!("exec: \"{name}\""))
 }
 
-/// Adds HOME as the container's passwd has it; `/` if that has no line for the user.
+/// Adds HOME from the container's passwd; `/` without a line for the user.
 pub(super) fn add_home(vectors: &mut Vectors, uid: u32) {
     let home = home(uid).unwrap_or_else(|| b"/".to_vec());
     if let Ok(variable) = CString::new([b"HOME=", home.as_slice()].concat()) {
@@ -59,9 +59,9 @@ pub(super) fn add_home(vectors: &mut Vectors, uid: u32) {
 }
 
 fn home(uid: u32) -> Option<Vec<u8>> {
-    // Not a FIFO or a device, on which an open or a read would wait for ever.
+    // Non-blocking: an open or a read of a FIFO or device would wait forever.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    // A filter may be in force that knows openat(2) and fstat(2) and neither open(2) nor statx(2).
+    // A filter in force may allow openat(2) and fstat(2), and neither open(2) nor statx(2).
     let file = rustix::fs::openat(CWD, "/etc/passwd", flags, Mode::empty()).ok()?;
     if FileType::from_raw_mode(rustix::fs::fstat(&file).ok()?.st_mode) != FileType::RegularFile {
         return None;
@@ -80,9 +80,9 @@ fn home_in(line: &[u8], uid: u32) -> Option<Vec<u8>> {
 }
 
 impl Gate {
-    /// Leaves the reason why the container could not go on where `start` finds it.
+    /// Stores the error where `start` reads it.
     pub(super) fn report(&self, error: &Error) {
-        // Without it `start` only knows that the container ended.
+        // Without it `start` only reports that the container ended.
         let _ = rustix::io::write(&self.report, &wire::to_bytes(error));
     }
 }

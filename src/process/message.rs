@@ -1,5 +1,5 @@
-//! What init, the command's process and the reaper tell the parent: one closed enum over a SOCK_SEQPACKET pair, so that a message
-//! arrives whole or not at all. Descriptors travel with it (unix(7), SCM_RIGHTS).
+//! Messages of init, the command's process and the reaper to the parent: one closed enum over a SOCK_SEQPACKET pair. A
+//! message arrives whole or not at all. It can carry descriptors (unix(7), SCM_RIGHTS).
 
 use crate::error::{Context, Error, Kind, Result, wire};
 use crate::files;
@@ -17,13 +17,12 @@ pub(crate) enum Ended {
     Signaled(i32),
 }
 
-/// One message to the parent. The legal order is, for a task: `Scratch`, `Secrets` and `Console` if there are any, `Ready` from pid 1 and `Refusals` from
-/// the command's process in either order, `Ended`;
-/// for the OCI runtime:
-/// `Hooks`, `Console` and `Listener`, each where asked for, then `Ready`. `Failed` may come at any point; `Group` and `Go` go the other way.
+/// One message to the parent. A task sends `Scratch`, `Secrets` and `Console` if it has them, then `Ready` from pid 1
+/// and `Refusals` from the command's process in any order, then `Ended`. An OCI container sends `Hooks`, `Console` and
+/// `Listener` on request, then `Ready`. `Failed` may come at any point. `Group` and `Go` are sent by the parent.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// A helper has made the first process in a user or PID namespace that it joined; the process's pidfd.
+    /// A helper has made the first process in a user or PID namespace that it joined; contains the process's pidfd.
     Born(OwnedFd),
     /// The root of the scratch file system.
     Scratch(OwnedFd),
@@ -33,21 +32,22 @@ pub(crate) enum Message {
     Console(OwnedFd),
     /// The root is built and not yet entered: the parent runs its hooks and answers.
     Hooks,
-    /// The parent sets the limits of setrlimit(2), which we may not, and answers.
+    /// The parent sets the limits of setrlimit(2) that the process may not set, and answers.
     Limits,
     /// A filter with a listener is in force; its number among the sender's descriptors.
     Listener(i32),
     /// The listener of an agent's filter, by which the supervisor refuses and counts requests for namespaces.
     Refusals(OwnedFd),
-    /// Everything is prepared, and the command waits to be started; of a task: its root is entered and pid 1 serves, so that others may enter.
+    /// The command waits for `start`. For a task: its root is entered and pid 1 serves, so that other processes may
+    /// enter.
     Ready,
-    /// From the parent: the `tasks` file of a v1 group that is to be joined.
+    /// From the parent: the `tasks` file of a v1 cgroup to join.
     Group(OwnedFd),
-    /// The answer of the parent: go on.
+    /// The parent's answer: continue.
     Go,
-    /// The command could not be started; why.
+    /// The command could not be started; contains the error.
     Failed(Error),
-    /// The command has ended; what is left of the container ends now.
+    /// The command has ended; the rest of the container ends now.
     Ended(Ended),
 }
 
@@ -68,7 +68,7 @@ impl Channel {
         self.send(tag, &[], Some(descriptor))
     }
 
-    /// Says why the command could not be started. If even that fails, the parent learns it from our end.
+    /// Reports why the command could not be started. If the send fails, the parent sees the channel close.
     pub(crate) fn fail(&self, error: &Error) {
         let mut bytes = wire::to_bytes(error);
         if bytes.len() >= files::Channel::LARGEST {
@@ -77,7 +77,7 @@ impl Channel {
         let _ = self.send(Tag::Failed, &bytes, None);
     }
 
-    /// Says how the command ended. A parent that is gone cannot be told.
+    /// Reports how the command ended. A parent that is gone needs no report.
     pub(crate) fn ended(&self, ended: Ended) {
         let (kind, value) = match ended {
             Ended::Exited(code) => (0, i32::from(code)),
@@ -88,12 +88,12 @@ impl Channel {
         let _ = self.send(Tag::Ended, &bytes, None);
     }
 
-    /// Says something that is one word. By write(2): a filter that is in force already leaves us that one at least.
-    pub(crate) fn say(&self, tag: Tag) -> Result<()> {
+    /// Sends a message without content, by write(2), which a filter in force must still allow.
+    pub(crate) fn send_tag(&self, tag: Tag) -> Result<()> {
         self.write(&[tag as u8])
     }
 
-    /// Tells the number of a listener that the parent is to fetch (pidfd_getfd(2)).
+    /// Sends the number of a listener, which the parent fetches (pidfd_getfd(2)).
     pub(crate) fn listening(&self, number: i32) -> Result<()> {
         let [a, b, c, d] = number.to_le_bytes();
         self.write(&[Tag::Listener as u8, a, b, c, d])
@@ -103,7 +103,7 @@ impl Channel {
         rustix::io::write(&self.0, bytes).failing(Kind::Lost, || "report to the parent").map(|_| ())
     }
 
-    /// Waits for the parent's word to go on. A parent that is gone or says something else is an error.
+    /// Waits for the parent's `Go`. The end of the parent or another message is an error.
     pub(crate) fn wait_for_go(&self) -> Result<()> {
         match self.receive()? {
             Some(Message::Go) => Ok(()),
@@ -111,7 +111,7 @@ impl Channel {
         }
     }
 
-    /// Waits for the parent's word to go on, and until then for the files of groups, each of which is given to `join`.
+    /// Waits for the parent's `Go`, and passes each group file that comes before it to `join`.
     pub(crate) fn wait_for_groups(&self, join: impl Fn(OwnedFd) -> Result<()>) -> Result<()> {
         loop {
             match self.receive()? {
@@ -122,7 +122,7 @@ impl Channel {
         }
     }
 
-    /// Waits for the parent's word by read(2), for when a filter is in force.
+    /// Waits for the parent's answer by read(2), under a filter in force.
     pub(crate) fn wait_for_word(&self) -> Result<()> {
         let mut word = [0_u8; 1];
         match rustix::io::read(&self.0, &mut word).failing(Kind::Lost, || "hear from the parent")? {
@@ -135,14 +135,14 @@ impl Channel {
         self.0.send(&[&[tag as u8], bytes].concat(), descriptor).failing(Kind::Lost, || "report to the parent")
     }
 
-    /// Whether the other end is still open: a parent that died before our wish to die with it was known is seen here.
+    /// Whether the other end is open: shows the end of a parent before die_with_parent took effect.
     pub(crate) fn is_open(&self) -> bool {
         let mut wait = [PollFd::new(&self.0, PollFlags::empty())];
-        // A poll that fails says nothing about the other end.
+        // A failed poll proves nothing about the other end.
         poll(&mut wait, Some(&Timespec::default())).is_err() || !wait[0].revents().contains(PollFlags::HUP)
     }
 
-    /// The first byte of the message that waits.
+    /// The first byte of the next message.
     pub(crate) fn peek(&self) -> Result<u8, Errno> {
         let mut first = [0_u8; 1];
         match recv(&self.0, &mut first[..], RecvFlags::PEEK | RecvFlags::DONTWAIT)? {
@@ -164,35 +164,22 @@ impl AsFd for Channel {
     }
 }
 
-/// The first byte of a message.
+/// The first byte of the [`Message`] of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Tag {
-    /// [`Message::Born`].
     Born = b'B',
-    /// [`Message::Scratch`].
     Scratch = b'S',
-    /// [`Message::Secrets`].
     Secrets = b'K',
-    /// [`Message::Console`].
     Console = b'C',
-    /// [`Message::Hooks`].
     Hooks = b'H',
-    /// [`Message::Limits`].
     Limits = b'U',
-    /// [`Message::Listener`].
     Listener = b'L',
-    /// [`Message::Refusals`].
     Refusals = b'N',
-    /// [`Message::Ready`].
     Ready = b'R',
-    /// [`Message::Group`].
     Group = b'J',
-    /// [`Message::Go`].
     Go = b'G',
-    /// [`Message::Failed`].
     Failed = b'F',
-    /// [`Message::Ended`].
     Ended = b'E',
 }
 
@@ -248,7 +235,7 @@ mod tests {
     fn a_parent_that_is_gone_is_seen_at_once() {
         let (ours, theirs) = Channel::pair().unwrap();
         assert!(theirs.is_open());
-        ours.ended(Ended::Exited(0)); // a message that waits is no end
+        ours.ended(Ended::Exited(0)); // a message that waits is not an end
         assert!(theirs.is_open());
         drop(ours);
         assert!(!theirs.is_open());

@@ -1,10 +1,12 @@
-//! From a plan to a running command: the parent's side, init's recipe, the reaper, and the words between them.
+//! Runs the plan of a container: the parent's side, init's steps, the reaper, and the messages between them.
 //!
-//! In: a [`Plan`] in which everything is decided and opened that the parent can decide and open. Out: [`Spawned`], a handle on the
-//! container's first process and the channel on which it reports.
-//! Order: `parent::spawn` clones; `init::run` is the recipe of the new process; `launch::run` that of the command;
-//! `reaper::run` what stays as pid 1.
-//! Never: a thread; a path of the host after the root was entered; a silent failure.
+//! In: a [`Plan`], with every decision made and every descriptor open that the parent can open. Out: [`Spawned`], a
+//! handle on the container's first process and the channel of its reports.
+//!
+//! Order: `parent::spawn` clones; `init::run` builds the container; `launch::run` starts the command; `reaper::run`
+//! stays as pid 1.
+//!
+//! Never: a thread; a host path after the root was entered; a silent failure.
 
 mod apart;
 mod aside;
@@ -42,8 +44,8 @@ pub(crate) use newcomer::beside;
 pub(crate) use own::protect_own_executable;
 pub(crate) use parent::spawn_with;
 pub(crate) use plan::{
-    BuildHooks, Command, Errand, First, Gate, Inside, Joins, Plan, SHOW, Stdio, Terminal, UserNamespace, Vectors,
-    WayOut, hold,
+    BuildHooks, Command, Errand, First, Gate, Inside, Joins, Plan, SHOW, Stdio, Terminal, Uplink, UserNamespace,
+    Vectors, hold,
 };
 pub(crate) use reaper::USER as PID_1_USER;
 pub(crate) use spawned::Spawned;

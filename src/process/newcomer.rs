@@ -1,9 +1,9 @@
-//! A first process for a PID namespace that other processes are in already. One of those may have CAP_SYS_PTRACE and look into every process that it
-//! sees there: its root, its descriptors, its memory. So the recipe of init runs outside of that namespace, as far as the container's root, and the
-//! process that becomes the program is born inside when nothing of the host is left (`join::be_born`).
+//! The first process for a PID namespace that already has processes. With CAP_SYS_PTRACE these can read the root,
+//! descriptors and memory of each process that they see. So init's steps run outside, up to the container's root, and
+//! the program's process is born inside without anything of the host (`join::be_born`).
 //!
-//! Two things would still need a process inside, and have another solution: a procfs of that namespace is opened by a process that has nothing else and
-//! may do nothing else ([`procfs`]); `createContainer` hooks, programs of the host, run outside ([`beside`]).
+//! Two steps need another solution. [`procfs`]: a process without descriptors and rights opens a procfs of that
+//! namespace. [`beside`]: `createContainer` hooks, programs of the host, run outside.
 
 use super::message::{Channel, Message, Tag};
 use super::plan::{Plan, UserNamespace};
@@ -26,7 +26,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 const STEP: &str = "start a process that prepares the container";
 
-/// Starts the process that prepares the container. Its successor in `processes` is announced by [`Message::Born`] when all is prepared.
+/// Starts the process that prepares the container. [`Message::Born`] announces its successor in `processes`.
 pub(super) fn spawn(
     mut plan: Plan,
     ours: Channel,
@@ -67,7 +67,6 @@ pub(super) fn spawn(
     Ok(spawned)
 }
 
-/// Waits until the process has made its user namespace.
 fn wait_for_users(spawned: &Spawned) -> Result<()> {
     match spawned.receive()? {
         Some(Message::Ready) => Ok(()),
@@ -76,14 +75,14 @@ fn wait_for_users(spawned: &Spawned) -> Result<()> {
     }
 }
 
-/// The new process enters and makes all namespaces of the container. Of the PID namespace that is one for its children. What its parent has not
-/// `visited` it joins itself.
+/// Enters and creates the container's namespaces in the new process; the PID namespace is for its children. It joins
+/// those that its parent has not `visited`.
 fn enter(plan: &mut Plan, parent: &Channel, (privileged, visited): (bool, bool), processes: &OwnedFd) -> Result<()> {
     let has_own_users = !matches!(plan.user_namespace, UserNamespace::Callers);
     identity::die_with_supervisor(parent)?;
     join::hide_caller()?;
     if has_own_users {
-        // What only the machine's root may do is done before.
+        // First the steps that only the machine's root may do.
         identity::score(std::mem::replace(&mut plan.oom_score, identity::OomScore::Inherited))?;
         if let Some(there) = plan.cgroup_namespace.take() {
             move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::ControlGroup))
@@ -115,12 +114,12 @@ fn enter(plan: &mut Plan, parent: &Channel, (privileged, visited): (bool, bool),
         take_processes(plan, processes)?;
     }
     if matches!(plan.user_namespace, UserNamespace::Mapped(_)) {
-        parent.say(Tag::Ready)?;
+        parent.send_tag(Tag::Ready)?;
     }
     Ok(())
 }
 
-/// Our children are born in `processes` from now on; the container's procfs is of that namespace.
+/// From now on children are born in `processes`, and the container's procfs is of that namespace.
 fn take_processes(plan: &mut Plan, processes: &OwnedFd) -> Result<()> {
     if let mounts::Root::Bundle(bundle) = &mut plan.root {
         let wanting: Vec<_> = bundle.mounts.iter_mut().filter(|mount| mount.is_procfs()).collect();
@@ -135,11 +134,12 @@ fn join_processes(processes: &OwnedFd) -> Result<()> {
         .failing(Kind::Namespace, || "join the pid namespace")
 }
 
-/// The system calls of a process that opens file systems, has a child that does, or waits for it. It allocates memory and sends a descriptor.
+/// The system calls of a process that opens file systems, makes a child for this, or waits for it. It allocates memory
+/// and sends a descriptor.
 const CALLS: [&str; 10] =
     ["fsopen", "clone3", "sendmsg", "waitid", "exit", "exit_group", "close", "brk", "mmap", "munmap"];
 
-/// Opens so many contexts of a procfs of the PID namespace: fsopen(2) decides by the caller's whose processes it shows.
+/// Opens `count` contexts of a procfs of the PID namespace: fsopen(2) takes the caller's namespace.
 fn procfs(processes: &OwnedFd, count: usize) -> Result<Vec<OwnedFd>> {
     let step = || "open a procfs of the container's PID namespace";
     let filter = seccomp::compile(&Seccomp {
@@ -175,8 +175,8 @@ fn procfs(processes: &OwnedFd, count: usize) -> Result<Vec<OwnedFd>> {
     }
 }
 
-/// Has a child in the PID namespace that opens the contexts. Whatever takes that child over has an empty root, CAP_SYS_ADMIN and the calls of the
-/// filter: it can open contexts of file systems, which are nothing before fsconfig(2).
+/// Makes a child in the PID namespace that opens the contexts. An attacker in control of it has an empty root,
+/// CAP_SYS_ADMIN and the filter's calls: contexts of file systems, without effect before fsconfig(2).
 fn open_inside(processes: &OwnedFd, count: usize, to: &files::Channel, filter: &seccomp::Program) -> Result<()> {
     let step = || "open a procfs";
     identity::die_with_parent()?;
@@ -206,12 +206,12 @@ fn open_inside(processes: &OwnedFd, count: usize, to: &files::Channel, filter: &
     }
 }
 
-/// Does work in all namespaces of a process but its PID namespace, as root there.
+/// Runs work in all namespaces of a process but its PID namespace, as root there.
 pub(crate) fn beside(pid: i32, work: impl FnOnce() -> Result<()>) -> Result<()> {
     let step = || "enter the container's namespaces for a hook";
     let enter = || -> Result<()> {
         let target =
-            rustix::process::Pid::from_raw(pid).ok_or_else(|| Error::new(Kind::Internal, "there is no process"))?;
+            rustix::process::Pid::from_raw(pid).ok_or_else(|| Error::new(Kind::Internal, "the process has ended"))?;
         let process = pidfd_open(target, PidfdFlags::empty()).failing(Kind::Namespace, step)?;
         let joined = join::different(pid).failing(Kind::Namespace, step)?;
         let [root, place] = ["root", "cwd"].map(|name| join::directory(&format!("/proc/{pid}/{name}")));

@@ -1,5 +1,5 @@
-//! Protection of our own executable: what runs in a container, even for a moment, shows its file there as /proc/PID/exe, and who is root in the
-//! container could write to it and so own the host the next time it runs (CVE-2019-5736).
+//! Protects our own executable: a process in a container shows it as /proc/PID/exe, even for a moment. The container's
+//! root could write to it, and own the host at the next run (CVE-2019-5736).
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::exec::{Vector, execveat};
@@ -16,8 +16,8 @@ use std::os::unix::ffi::OsStringExt;
 
 const EXECUTABLE: &str = "/proc/self/exe";
 
-/// Makes sure that this process runs from a file that nobody can write through /proc, by executing itself again from such a one if need be: a
-/// read-only view of it that is mounted nowhere, or for an ordinary user a sealed copy in memory. Call it before anything else is done.
+/// Makes sure that this process runs from a file that cannot be written through /proc. If needed it executes itself
+/// again, from a detached read-only mount or (ordinary user) a sealed copy in memory. Call it first.
 pub(crate) fn protect_own_executable() -> Result<()> {
     let step = || "protect our own executable";
     if crate::sys::weaken::is_off("own-executable") {
@@ -30,7 +30,7 @@ pub(crate) fn protect_own_executable() -> Result<()> {
     }
     let safe = match view(&file) {
         Err(Errno::PERM | Errno::NOSYS | Errno::INVAL) => match copy(&file) {
-            // Engines show the cause alone, without a hint.
+            // Engines show the cause only, without a hint.
             Err(cause) if cause.kind() == std::io::ErrorKind::PermissionDenied => {
                 let words = "sysctl vm.memfd_noexec forbids to execute a copy in memory: set it to 0 or 1";
                 return Err(Error::new(Kind::Identity, words).doing(step()));
@@ -49,16 +49,16 @@ pub(crate) fn protect_own_executable() -> Result<()> {
     Err(execveat(safe.as_fd(), &Vector::new(arguments), &Vector::new(environment))).failing(Kind::Identity, step)
 }
 
-/// Whether the file is on a read-only mount, or sealed.
+/// Whether the file is on a read-only mount or sealed.
 fn is_safe(file: &OwnedFd) -> Result<bool, Errno> {
     if fstatvfs(file)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Ok(true);
     }
-    // Only memory files can be asked for their seals.
+    // Only memory files have seals.
     Ok(fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::WRITE)))
 }
 
-/// A read-only mount of the one file, attached nowhere.
+/// A detached read-only mount of the one file.
 fn view(file: &OwnedFd) -> Result<OwnedFd, Errno> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     let tree = open_tree(file, "", flags)?;
@@ -66,10 +66,10 @@ fn view(file: &OwnedFd) -> Result<OwnedFd, Errno> {
     Ok(tree)
 }
 
-/// A copy in memory that nobody can change.
+/// A sealed copy in memory.
 fn copy(file: &OwnedFd) -> Result<OwnedFd, std::io::Error> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // With vm.memfd_noexec=1 a file in memory can be executed only if that is asked for; kernels before 6.3 do not know the flag.
+    // vm.memfd_noexec=1 requires MFD_EXEC; kernels before 6.3 refuse the flag.
     let made = match memfd_create("brig", flags | MemfdFlags::EXEC) {
         Err(Errno::INVAL) => memfd_create("brig", flags)?,
         other => other?,
@@ -77,7 +77,7 @@ fn copy(file: &OwnedFd) -> Result<OwnedFd, std::io::Error> {
     let mut target = File::from(made.try_clone()?);
     std::io::copy(&mut File::from(file.try_clone()?), &mut target)?;
     fcntl_add_seals(&made, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
-    // Executable only through a descriptor that is not open for writing.
+    // It can be executed only through a descriptor that is not open for writing.
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&made));
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }

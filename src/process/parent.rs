@@ -1,4 +1,4 @@
-//! The parent's side: one clone, and what it gets back.
+//! The parent's side: one clone, and its result.
 
 use super::message::Channel;
 use super::plan::{First, Plan, UserNamespace};
@@ -10,9 +10,10 @@ use crate::ns;
 use crate::sys::clone::{Side, clone_process};
 use std::os::fd::AsFd;
 
-/// Starts the container that `plan` describes. The caller has one thread. An error of init arrives later, as [`Message::Failed`].
+/// Starts the container of `plan`. The caller has one thread. A later error of init arrives as [`Message::Failed`].
 ///
-/// If `plan.waits`, the new process does nothing before `settle`, which gets its pid, has returned; if that fails, there is no container.
+/// If `plan.waits`, the new process waits until `settle` has returned, which gets its pid. If `settle` fails, the
+/// container is abandoned.
 pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>) -> Result<Spawned> {
     let (ours, theirs) = Channel::pair()?;
     let mut flags = plan.namespaces.made;
@@ -37,13 +38,13 @@ pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>)
         let spawned = enter::spawn(plan, ours, theirs, cgroup, maps.as_ref())?;
         return settled(spawned, waits, settle);
     }
-    let left = ns::visit(&plan.namespaces)?; // what is joined is inherited, so that one clone is enough
+    let left = ns::visit(&plan.namespaces)?; // children inherit joined namespaces, so that one clone is enough
     let side = clone_process(flags, cgroup.as_ref().map(AsFd::as_fd))
         .failing(Kind::Namespace, || "create the container's namespaces")
         .hint(user_namespace_advice)?;
     match side {
         Side::Child => {
-            drop(ours); // so that our end is the last one, and its closing is seen
+            drop(ours); // so that a close of our end is seen
             init::run(plan, theirs)
         }
         Side::Parent(pid, pidfd) => {
@@ -58,7 +59,7 @@ pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>)
     }
 }
 
-/// Lets a process that waits go on, when the parent has done its part.
+/// Releases a process that waits for the parent's part.
 fn settled(spawned: Spawned, waits: bool, settle: impl FnOnce(i32) -> Result<()>) -> Result<Spawned> {
     if waits {
         settle(spawned.pid).inspect_err(|_| spawned.abandon())?;

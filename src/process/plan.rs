@@ -1,4 +1,4 @@
-//! Everything that init needs, decided before it exists.
+//! The input of init, complete before init exists.
 
 use super::attributes::Attributes;
 use super::identity::{Identity, OomScore};
@@ -19,206 +19,205 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// The whole plan of one container's first processes.
+/// The plan of one container's first processes.
 pub(crate) struct Plan {
-    /// The namespaces, but for the user namespace.
+    /// The namespaces without the user namespace.
     pub namespaces: Namespaces,
-    /// The network namespace to enter, where one was made ahead.
+    /// The network namespace to enter, if it was made ahead.
     pub network: Option<OwnedFd>,
-    /// The cgroup namespace to enter when the process is in its groups: on a v2 tree that keeps namespaces apart (`nsdelegate`) nobody gets from
-    /// inside of another one into a group that is outside of it.
+    /// The cgroup namespace to enter after the process has joined its groups. On a v2 tree with `nsdelegate` a process
+    /// cannot leave a cgroup namespace for an outside group.
     pub cgroup_namespace: Option<OwnedFd>,
-    /// How the container gets its user namespace.
+    /// The container's user namespace.
     pub user_namespace: UserNamespace,
-    /// The v2 cgroup to be born in.
+    /// The v2 cgroup of its birth.
     pub cgroup: Option<OwnedFd>,
-    /// Whether the parent has something to do with the new process before that does anything: a group that systemd makes needs a process first.
+    /// Whether init waits for the parent's setup: systemd needs the pid first.
     pub waits: bool,
-    /// How it gets into its v1 cgroups.
+    /// How it joins its v1 cgroups.
     pub joins: Joins,
-    /// Name of the machine inside; `None` keeps it.
+    /// Host name inside; `None` keeps the caller's.
     pub hostname: Option<String>,
-    /// NIS domain name inside; `None` keeps it.
+    /// NIS domain name inside; `None` keeps the caller's.
     pub domainname: Option<String>,
-    /// Whether the session keyring is left for a new one.
+    /// Whether a new session keyring replaces the caller's.
     pub new_keyring: bool,
-    /// How ready the kernel is to end it when memory runs out.
+    /// Its adjustment for the out-of-memory killer.
     pub oom_score: OomScore,
-    /// Routes and sockets that are made in the network namespace for somebody outside.
+    /// Routes and sockets in the network namespace for a server outside.
     pub inside: Option<Inside>,
-    /// What init does in the network namespace so that it has a way out.
-    pub way_out: Option<WayOut>,
+    /// The connection of the network namespace to the outside.
+    pub uplink: Option<Uplink>,
     /// Kernel parameters of the namespaces: paths below /proc/sys, and values.
     pub sysctls: Vec<(String, String)>,
-    /// What is mounted.
+    /// The mounts.
     pub root: mounts::Root,
-    /// Programs of the caller that run while the root is built.
+    /// The caller's programs that run while the root is built.
     pub hooks: BuildHooks,
-    /// What the last process becomes.
+    /// The command of the last process.
     pub command: Command,
-    /// Where its input and output go.
+    /// The command's standard streams.
     pub stdio: Stdio,
-    /// What pid 1 does.
+    /// The role of pid 1.
     pub first: First,
 }
 
-/// What is done in the network namespace so that it has a way out.
-pub(crate) enum WayOut {
-    /// The end of a pair of devices that is there.
+/// A connection of the network namespace to the outside.
+pub(crate) enum Uplink {
+    /// One end of an existing pair of devices.
     Veth(net::Inside),
-    /// A fence around what somebody else makes.
+    /// Rules around a network that another program makes.
     Fenced(Fence),
 }
 
 /// How init gets into its v1 cgroups.
 pub(crate) enum Joins {
-    /// By writing itself into their `tasks` files, first of all.
+    /// It writes itself into their `tasks` files first of all.
     AtOnce(Vec<OwnedFd>),
-    /// The same when its root is built: the parent makes the groups meanwhile, and sends the files ([`super::Spawned::admit`]).
+    /// It joins after its root is built: the parent makes the groups meanwhile and sends the files
+    /// ([`super::Spawned::admit`]).
     Told,
 }
 
-/// What is made in the network namespace for somebody outside who serves it.
+/// Objects in the network namespace for a server outside.
 pub(crate) struct Inside {
-    /// What.
+    /// The objects.
     pub wish: Served,
-    /// Where the sockets go.
+    /// The receiver of the sockets.
     pub gateway: Channel,
 }
 
-/// What the container's first process becomes when all is built.
+/// The role of the container's first process once the root is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum First {
-    /// It stays as pid 1, reaps, and reports how the command, its child, ended.
+    /// Stays as pid 1, reaps, and reports how its child, the command, ended.
     Reaper,
-    /// The command itself.
     Command,
-    /// The command itself, born in a PID namespace that exists when the process that prepared it has nothing of the host any more.
+    /// Becomes the command in an existing PID namespace, born when its preparing process has dropped everything of the
+    /// host.
     Newcomer,
 }
 
 /// The caller's programs around the built root.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BuildHooks {
-    /// Whether the parent has some to run in its own namespaces.
+    /// Whether the parent has hooks for its own namespaces.
     pub of_parent: bool,
-    /// Those of init's, in the container's namespaces.
+    /// The hooks of init, in the container's namespaces.
     pub of_container: Vec<Hook>,
-    /// What they read on stdin.
+    /// Their input on stdin.
     pub state: State,
 }
 
-/// What the command's own process needs.
+/// The input of the command's process.
 pub(crate) struct Command {
-    /// Who it is.
+    /// Its identity.
     pub identity: Identity,
     /// Scheduling, memory policy, labels.
     pub attributes: Attributes,
-    /// setrlimit(2). If the process may not raise a hard limit, it asks its parent for all of them.
+    /// setrlimit(2). A process that may not raise a hard limit asks its parent to set all of them.
     pub rlimits: Vec<(Resource, Rlimit)>,
-    /// File rules; `None` restricts nothing.
+    /// File rules; `None` has no restriction.
     pub landlock: Option<Landlock>,
     /// The compiled filter.
     pub seccomp: Cow<'static, seccomp::Program>,
     /// Working directory.
     pub directory: PathBuf,
-    /// What is executed.
+    /// The program, its arguments and environment.
     pub vectors: Vectors,
     /// A descriptor that the command keeps under its number, beside the three standard ones.
     pub handed: Option<OwnedFd>,
-    /// Work of our own that is done instead, by the process that would otherwise execute: with nothing but its three standard descriptors.
+    /// Built-in work instead of a program, with only the three standard descriptors.
     pub errand: Option<Errand>,
-    /// Whether it goes on when its parent ends, as a container of an engine does. A task's ends with its supervisor.
+    /// Whether it outlives its parent, as an engine's container does. A task's command ends with its supervisor.
     pub outlives_parent: bool,
     /// The number of descriptors from 3 on that stay open.
     pub preserved: u32,
     /// Whether the container's passwd decides HOME, because the environment has none.
     pub home_is_missing: bool,
-    /// Where it waits for `start`; `None` goes at once.
+    /// Where it waits for `start`; `None` starts at once.
     pub gate: Option<Gate>,
-    /// startContainer hooks: programs that run in the container just before the command.
+    /// startContainer hooks: programs in the container right before the command.
     pub hooks: Vec<Hook>,
-    /// What the hooks read on stdin.
+    /// The input of the hooks on stdin.
     pub state: State,
-    /// Whether a terminal on its standard input becomes its controlling one.
+    /// Whether a terminal on standard input becomes the controlling terminal.
     pub controlling_terminal: bool,
-    /// Whether it is dumpable while the parent fetches the filter's listener: an ordinary user can take a descriptor from no other process. No other
-    /// process may see this one then.
+    /// Whether it is dumpable while the parent fetches the filter's listener: an ordinary user can take descriptors
+    /// only from dumpable processes. No other process may see it then.
     pub shows_listener: bool,
 }
 
-/// Work of our own in the sandbox, as its user and under all that holds for its commands; its result is the exit status.
+/// Built-in work in the sandbox, with the user and restrictions of its commands. Returns the exit status.
 pub(crate) type Errand = fn() -> i32;
 
-/// Stays until a signal ends it.
+/// Waits until a signal ends the process.
 pub(crate) fn hold() -> i32 {
     loop {
         std::thread::park();
     }
 }
 
-/// The byte by which an ordinary user's `exec` asks init, at its gate, to become dumpable: only then may that user join its namespaces.
+/// The byte by which an ordinary user's `exec` asks init, at its gate, to become dumpable. That user cannot join its
+/// namespaces otherwise.
 pub(crate) const SHOW: u8 = b'n';
 
-/// Where a created container waits to be started.
+/// Where a created container waits for `start`.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    /// A FIFO, open for both directions: one byte opens the gate, but for [`SHOW`]. Holding it open tells `start` that init waits.
+    /// A FIFO, open in both directions: any byte but [`SHOW`] opens the gate. The open reader shows `start` that init
+    /// waits.
     pub fifo: OwnedFd,
-    /// A file for the reason why it could not go on after that.
+    /// The file for an error after the gate has opened.
     pub report: OwnedFd,
 }
 
-/// When and how the container's user namespace comes about.
+/// The origin of the container's user namespace.
 #[derive(Debug)]
 pub(crate) enum UserNamespace {
-    /// The caller's.
+    /// The caller's namespace.
     Callers,
-    /// Born with the process; the parent, which may map any range, writes the maps. Everything is built inside it.
+    /// New with the process. A parent that may map any range writes the maps. Everything is built inside it.
     Mapped(Maps),
-    /// Born with the process, mapping its one id; everything is built inside it. All that an ordinary user can have.
+    /// New with the process, with one mapped id. Everything is built inside it: the only choice of an ordinary user.
     Born(Maps),
-    /// Somebody else's. A helper of ours enters it and has the process born there, so that all other new namespaces belong to it.
+    /// An existing one. A helper enters it and makes the process there, so that it owns all other new namespaces.
     Joined(OwnedFd),
-    /// Made beforehand and entered when everything is built: mounts, network and cgroup namespaces then belong to the machine's root, and
-    /// nothing inside, whatever capability it gains, has power over them.
+    /// Made ahead and entered when everything is built. The machine's root then owns mounts, network and cgroup
+    /// namespaces, and no capability inside has power over them.
     Entered(OwnedFd),
 }
 
 /// The three standard descriptors of the command.
 #[derive(Debug)]
 pub(crate) enum Stdio {
-    /// Pipes, or whatever the caller has.
+    /// Pipes, or the caller's descriptors.
     Descriptors {
-        /// Standard input.
         input: OwnedFd,
-        /// Standard output.
         output: OwnedFd,
-        /// Standard error.
         error: OwnedFd,
     },
-    /// A pseudo-terminal of the container; its master goes to the parent.
+    /// A terminal of the container; its master goes to the parent.
     Terminal(Terminal),
-    /// The parent's own three.
     Inherited,
 }
 
-/// The size of a new terminal, in characters.
+/// The size of a new terminal in characters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terminal {
     /// Rows.
     pub rows: u16,
     /// Columns.
     pub columns: u16,
-    /// Whether newlines pass as they are: the terminal of the caller, if there is one, adds the carriage returns.
+    /// Whether newlines pass unchanged: the caller's terminal adds the carriage returns.
     pub passes_newlines: bool,
 }
 
-/// The command in the form that execve(2) takes.
+/// The command in the form of execve(2).
 pub(crate) struct Vectors {
-    /// Every path at which the program may be, in the order of the environment's PATH.
+    /// Every possible path of the program, in the order of PATH.
     pub candidates: Vec<CString>,
-    /// The program as it was named, for errors.
+    /// The program's name as given, for errors.
     pub name: String,
     /// Arguments.
     pub arguments: Vector,
@@ -227,7 +226,7 @@ pub(crate) struct Vectors {
 }
 
 impl Vectors {
-    /// Prepares a command. A NUL in any string is an error here, before anything is started.
+    /// Prepares a command. A NUL in any string is an error before anything starts.
     pub(crate) fn new(arguments: &[OsString], environment: &[(OsString, OsString)]) -> Result<Vectors> {
         let program = arguments
             .first()
@@ -248,7 +247,7 @@ impl Vectors {
 }
 
 fn candidates(program: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>> {
-    // Without PATH nothing is found, as with runc.
+    // Without PATH no program is found, as with runc.
     places(program, Some(path.unwrap_or_default())).iter().map(|place| terminated(place.as_bytes())).collect()
 }
 

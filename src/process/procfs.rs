@@ -1,5 +1,5 @@
-//! The one procfs that init writes through: a new one of its own PID namespace that is mounted nowhere, so that nothing the image or another
-//! container does can put a file of its choice in the way (CVE-2019-16884, CVE-2025-52881).
+//! The only procfs that init writes through: a new one of its PID namespace, mounted nowhere. No image or other
+//! container can redirect its paths (CVE-2019-16884, CVE-2025-52881).
 
 use crate::error::{Context, Error, Kind, Result, Step};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstatfs, openat2};
@@ -12,16 +12,15 @@ const PROC_MAGIC: i64 = 0x9fa0;
 /// The inode number of a procfs's root directory (`PROC_ROOT_INO`).
 const PROC_ROOT: u64 = 1;
 
-/// The handle.
 #[derive(Debug)]
 pub(super) struct Procfs {
     root: OwnedFd,
-    /// Whether it is mounted nowhere.
     is_detached: bool,
 }
 
 impl Procfs {
-    /// A new one; where the kernel refuses that (a user namespace that sees only a covered /proc), the one at /proc, if it is whole and true.
+    /// Opens a new procfs. The kernel refuses that in a user namespace with a covered /proc: then /proc is used if it
+    /// is complete.
     pub(super) fn open() -> Result<Procfs> {
         let step = || "make a procfs of our own";
         if crate::sys::weaken::is_off("own-procfs") {
@@ -38,10 +37,10 @@ impl Procfs {
         }
     }
 
-    /// Writes a file of it. Nothing on the way may be a link out of it or a mount over it.
+    /// Writes one of its files. No component may be a link out of it or a mount.
     ///
-    /// To AppArmor the files of a procfs that is mounted nowhere are called as if it were the root: a profile around us that is to keep us from /sys
-    /// (LXC's) then refuses /proc/sys, too. The same file of the procfs in sight has its true name.
+    /// AppArmor names the files of a detached procfs as if it were the root. A profile around us that denies /sys
+    /// (LXC's) then refuses /proc/sys. The visible procfs has the true names.
     pub(super) fn write(&self, path: &str, value: &str) -> Result<()> {
         let step = || format!("write `{value}` to `/proc/{path}`");
         let file = match open_below(&self.root, path, OFlags::WRONLY) {
@@ -56,7 +55,7 @@ impl Procfs {
         rustix::io::write(&file, value.as_bytes()).failing(Kind::Identity, step).map(|_| ())
     }
 
-    /// Whether anything can be read of a file of it.
+    /// Whether a file can be read.
     pub(super) fn can_read(&self, path: &str) -> bool {
         let mut byte = [0];
         open_below(&self.root, path, OFlags::RDONLY).and_then(|file| rustix::io::read(&file, &mut byte)).is_ok()
@@ -71,7 +70,7 @@ impl Procfs {
     }
 }
 
-/// The procfs at /proc, if that is a whole one: what lies over parts of it is told by [`open_below`].
+/// The procfs at /proc, if it is a whole one. [`open_below`] detects mounts over parts of it.
 fn in_sight() -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = rustix::fs::open("/proc", flags, Mode::empty()).failing(Kind::Identity, || "open `/proc`")?;

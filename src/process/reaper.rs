@@ -1,8 +1,8 @@
-//! What stays as pid 1 of the container: it reaps, passes signals on to the command, and ends when the command ends, which makes the
-//! kernel end everything else (pid_namespaces(7)).
+//! The reaper, pid 1 of the container: it reaps, forwards signals to the command, and ends with it. The kernel then
+//! ends all other processes (pid_namespaces(7)).
 //!
-//! It is a copy of the parent that never executes anything, so it gives up all that it does not need: descriptors, capabilities but CAP_KILL, and
-//! the right to be looked into.
+//! The reaper is a copy of the parent without execve. So it gives up descriptors, all capabilities but CAP_KILL, and
+//! being dumpable.
 
 use super::identity::{self, Identity};
 use super::message::{Channel, Ended, Tag};
@@ -17,24 +17,24 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitOptions, wait};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Who pid 1 is where it can be somebody else than the command: neither the machine's root, as which it built the sandbox, nor any user of
-/// the sandbox's files.
+/// The user of pid 1 if it can differ from the command's. It is neither the machine's root, which built the sandbox,
+/// nor a user of the sandbox's files.
 pub(crate) const USER: u32 = 65_533;
 
-/// Serves as pid 1, if it has `settled`, until the command with this pid has ended. Never returns.
+/// Serves as pid 1, unless `settled` is an error, until the command with this pid has ended. Never returns.
 pub(super) fn run(command: i32, settled: Result<()>, parent: &Channel) -> ! {
     if let Err(error) = settled {
         parent.fail(&error);
         exit(1)
     }
-    environment::wipe(); // the caller's variables, among them what is a secret for the broker
+    environment::wipe(); // the caller's variables, among them secrets for the broker
     exit(serve(command, parent))
 }
 
-/// Where the command's process waits until pid 1 has given up what it does not need.
+/// Where the command's process waits until pid 1 has dropped its privileges.
 pub(super) struct Gate(OwnedFd);
 
-/// What opens the gate. Dropped unopened, as by the end of pid 1, it ends the process that waits.
+/// Opens the gate. Dropped unopened, as at the end of pid 1, it ends the process that waits.
 pub(super) struct Latch(OwnedFd);
 
 /// Makes a gate. The process that waits must not keep the latch.
@@ -52,7 +52,7 @@ impl Gate {
             match rustix::io::read(&self.0, &mut [0_u8; 1]) {
                 Ok(1) => return,
                 Err(Errno::INTR) => {}
-                _ => exit(1), // pid 1 has reported why
+                _ => exit(1), // pid 1 has reported the error
             }
         }
     }
@@ -64,10 +64,10 @@ impl AsFd for Gate {
     }
 }
 
-/// Gives up what pid 1 does not need, then lets the command begin.
-pub(super) fn settle(user: Option<u32>, latch: Latch, parent: &Channel) -> Result<()> {
+/// Drops what pid 1 does not need, then opens the gate for the command.
+pub(super) fn drop_privileges(user: Option<u32>, latch: Latch, parent: &Channel) -> Result<()> {
     if weaken::is_off("swift-pid-1") {
-        std::thread::sleep(std::time::Duration::from_millis(500)); // so that a test sees which process waits
+        std::thread::sleep(std::time::Duration::from_millis(500)); // a test looks at the waiting process here
     }
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)
         .failing(Kind::Identity, || "block the signals of pid 1")?;
@@ -76,11 +76,11 @@ pub(super) fn settle(user: Option<u32>, latch: Latch, parent: &Channel) -> Resul
     if let Some(user) = user {
         identity::become_user(&Identity::powerless(user, user), None)?;
     }
-    identity::be_undumpable()?; // a change of user makes us dumpable again
+    identity::be_undumpable()?; // a change of user makes the process dumpable again
     identity::keep_capabilities(&[Capability::CAP_KILL])?;
     identity::gain_nothing()?;
     identity::die_with_supervisor(parent)?;
-    parent.say(Tag::Ready)?; // from here on others may enter: no host path can be named, and all that holds for us holds for them
+    parent.send_tag(Tag::Ready)?; // other processes may enter now: no host path is reachable, and all restrictions hold
     rustix::io::write(&latch.0, b"G").failing(Kind::Identity, || "let the command begin").map(drop)
 }
 
@@ -100,7 +100,7 @@ fn serve(command: i32, parent: &Channel) -> i32 {
         }
         match all.wait() {
             Ok(Signal::SIGCHLD) | Err(_) => {}
-            // The command leads its own session and process group: all of the group are told, as a terminal would.
+            // The command leads its session and process group: the whole group gets the signal, as from a terminal.
             Ok(signal) => {
                 let _ = kill(Pid::from_raw(-command), signal);
             }

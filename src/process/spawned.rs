@@ -22,47 +22,47 @@ impl Spawned {
         Spawned { pid, pidfd, channel }
     }
 
-    /// From now on this is the process that the first one has made in its stead: that one has ended, and the new one waits for a word to go on.
+    /// Replaces the first process, which has ended, by the process that it made. The new one waits for `Go`.
     pub(crate) fn succeed(&mut self, pidfd: OwnedFd) -> Result<()> {
         self.reap()?;
         (self.pid, self.pidfd) = (pid_of(&pidfd)?, pidfd);
         self.go()
     }
 
-    /// Ends a process that will never be a container. The error that led here is on its way already.
+    /// Kills a process that never becomes a container. The error is reported already.
     pub(crate) fn abandon(&self) {
         let _ = self.signal(Signal::KILL);
         let _ = self.reap();
     }
 
-    /// Answers init, which waits for that: go on.
+    /// Sends `Go` to init, which waits for it.
     pub(crate) fn go(&self) -> Result<()> {
-        self.channel.say(Tag::Go)
+        self.channel.send_tag(Tag::Go)
     }
 
-    /// Lets a process that is told its groups (`Joins::Told`) join those of `files`, and go on. One that has failed cannot be told any more; its
-    /// reason is the next message.
+    /// Sends the files of its groups to a process (`Joins::Told`), then `Go`. After a failure its next message is the
+    /// error.
     pub(crate) fn admit(&self, files: &[OwnedFd]) {
         let _ = files.iter().try_for_each(|file| self.channel.hand(Tag::Group, file.as_fd())).and_then(|()| self.go());
     }
 
-    /// The process, for those who send it signals or take descriptors from it.
+    /// The pidfd, for signals and to take descriptors.
     pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// The container's mount namespace, if we may open it: an ordinary user may not, since init cannot be looked into.
+    /// The container's mount namespace, if we may open it: init is undumpable, so an ordinary user may not.
     pub(crate) fn mount_namespace(&self) -> Option<OwnedFd> {
         let path = format!("/proc/{}/ns/mnt", self.pid);
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
     }
 
-    /// Whether the word that waits is one of those that only bring a descriptor to keep.
+    /// Whether the next message only brings a descriptor to keep.
     pub(crate) fn brings_descriptor(&self) -> bool {
         matches!(self.channel.peek(), Ok(tag) if [Tag::Scratch as u8, Tag::Secrets as u8, Tag::Refusals as u8].contains(&tag))
     }
 
-    /// The next word from inside; `None` when nobody is left to say one.
+    /// The next message; `None` after the last process has closed its end.
     pub(crate) fn receive(&self) -> Result<Option<Message>> {
         self.channel.receive()
     }
@@ -72,7 +72,8 @@ impl Spawned {
         self.channel.as_fd()
     }
 
-    /// Sends a signal to pid 1, which passes it on to the command; SIGKILL ends the whole container. A container that has ended is no error.
+    /// Sends a signal to pid 1, which forwards it to the command. SIGKILL ends the whole container. A container that
+    /// has ended is not an error.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         match pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -80,13 +81,13 @@ impl Spawned {
         }
     }
 
-    /// Waits until pid 1, and with it every process of the container, is gone.
+    /// Waits until pid 1, and with it every process of the container, has ended.
     pub(crate) fn reap(&self) -> Result<()> {
         wait(self.pidfd.as_fd()).failing(Kind::State, || "wait for the container's end").map(drop)
     }
 }
 
-/// What a helper that ends with this has made: our child. One that `waits` goes on when we know it.
+/// Takes over our child that an ending helper has made. A child that `waits` continues after this.
 pub(super) fn born(ours: Channel, helper: &OwnedFd, maps: Option<&Maps>, waits: bool) -> Result<Spawned> {
     let step = || "start a helper in the container's user namespace";
     let born = ours.receive();

@@ -1,18 +1,18 @@
-//! Counting the threads of this process. A copy of a process with threads has the locks that other threads held, and the memory that they were changing:
-//! it hangs, or works with what is half written. So a caller with threads is refused before anything is made.
+//! Counts the threads of this process. A cloned process inherits the locks of other threads and their half-written
+//! memory, and then hangs or fails. So a caller with threads is refused.
 
 use crate::error::{Context, Error, Kind, Result};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::time::Duration;
 
-/// A directory has a link to itself and one from above; each thread's directory adds one.
+/// A directory has a link from itself and one from above; each thread's directory adds one.
 const LINKS_OF_ONE: u32 = 3;
 
-/// A thread that was joined is counted until the kernel has taken it apart.
+/// A joined thread counts until the kernel has removed it.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Fails if this process has more than one thread. Kept to one system call where it has not.
+/// Fails if this process has more than one thread. One system call if it has one.
 pub(crate) fn require_one() -> Result<()> {
     for attempt in 0..TRIES {
         if attempt > 0 {

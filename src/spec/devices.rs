@@ -1,6 +1,6 @@
-//! Device rules (`linux.resources.devices`), checked once, and the list that they collapse to. Pure.
+//! Device rules (`linux.resources.devices`), checked once, and their device list. Pure.
 //!
-//! A device that no rule names is denied, as with runc and crun.
+//! A device without a rule is denied, as with runc and crun.
 
 use crate::error::{Error, Kind, Result};
 use crate::spec::resources::DeviceRule;
@@ -117,8 +117,8 @@ pub(crate) struct DeviceList {
 }
 
 impl DeviceList {
-    /// Applies the rules in order. The kernel removes an exception only by the numbers it was added with and ignores
-    /// anything else in silence. Such a rule is refused here: the list would be weaker or stricter than the rules.
+    /// Applies the rules in order. The kernel removes an exception only by its original numbers and ignores other rules
+    /// in silence. Such a rule is refused here: the list would be weaker or stricter than the rules.
     pub(crate) fn of(rules: &[Rule]) -> Result<DeviceList> {
         let mut list = DeviceList { allow: false, exceptions: Vec::new() };
         for rule in rules {

@@ -4,10 +4,10 @@ use crate::error::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::path::{Component, PathBuf};
 
-/// The annotation that has the rules as JSON.
+/// The annotation with the rules as JSON.
 pub(crate) const ANNOTATION: &str = "dev.brig.landlock";
 
-/// What may be done below a path.
+/// The access to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Access {
@@ -15,21 +15,21 @@ pub(crate) enum Access {
     ReadExecute,
     /// Everything on files and directories, but no device ioctl.
     Write,
-    /// Read, write and ioctl of what is there; nothing is made or removed.
+    /// Read, write and ioctl of existing files; no file is made or removed.
     Device,
 }
 
-/// One rule: what may be done at and below a path.
+/// One rule: the access at and below a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rule {
-    /// As the container sees it.
+    /// The path in the container.
     pub path: PathBuf,
-    /// What may be done there.
+    /// The access there.
     pub access: Access,
 }
 
-/// A set of rules; what no rule allows is refused.
+/// A set of rules; access without a rule is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Landlock {
@@ -41,7 +41,8 @@ pub(crate) struct Landlock {
 }
 
 impl Landlock {
-    /// The rules of the annotation. Unlike in the rest of a config.json, a property that nobody knows is refused: it could be meant to forbid.
+    /// Parses the rules of the annotation. Unlike in the rest of a config.json, an unknown property is refused: it
+    /// could be meant to forbid.
     pub(crate) fn parse(text: &str) -> Result<Landlock> {
         let failed = |words: String| {
             Error::new(Kind::Spec, words).doing(format!("read the annotation `{ANNOTATION}`")).hint(

@@ -1,4 +1,4 @@
-//! What a container is to be, as plain data that every other part reads.
+//! The description of a container, as plain data for every other part.
 //!
 //! Not here: how it is done. Planning from it is pure; only `container` and below carry it out.
 
@@ -18,45 +18,47 @@ pub(crate) mod root;
 pub(crate) mod seccomp;
 pub(crate) mod state;
 
-/// A sandbox's container: every namespace its own, one command under a reaper.
+/// A sandbox's container: separate namespaces, and one command under a reaper.
 #[derive(Clone, Debug)]
 pub(crate) struct Container {
-    /// Name of the machine inside.
+    /// Host name inside.
     pub hostname: String,
-    /// What it sees.
+    /// Its file system.
     pub file_system: root::FileSystem,
-    /// What runs in it.
+    /// Its command.
     pub command: process::Command,
     /// Its network.
     pub network: network::Network,
-    /// The second fence around files.
+    /// The second restriction of file access.
     pub landlock: landlock::Landlock,
-    /// Limits that the kernel counts; `None` where the caller accepted to go without a cgroup.
+    /// Limits that the kernel counts; `None` if the caller accepted to run without a cgroup.
     pub resources: Option<resources::Resources>,
-    /// Limits that are left out of `resources` when the machine cannot enforce them, by the names of the command line.
+    /// Limits that may be missing from `resources` if the machine cannot enforce them, by their names on the command
+    /// line.
     pub may_degrade: Vec<String>,
-    /// What its first command is held by.
+    /// The confinement of its first command.
     pub confinement: Confinement,
 }
 
-/// How a sandbox's processes are held.
+/// The confinement of a sandbox's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Confinement {
-    /// A user without power, under the filter of system calls and Landlock.
+    /// A user without privileges, under the system call filter and Landlock.
     #[default]
     Agent,
-    /// A cell: its user 0 has all the power that a user namespace gives and no filter, because the command is another OCI runtime, which makes
-    /// the sandbox itself. The namespaces, the ids, the root and the limits around it are those of every sandbox.
+    /// A cell: its user 0 has all power of a user namespace and no filter, because the command is another OCI runtime.
+    /// That runtime makes the sandbox. The namespaces, ids, root and limits around it are those of every sandbox.
     Cell {
-        /// The words before those of a command that is to enter the runtime's container, the last of which is its name.
+        /// The words before the command of a process that enters the runtime's container; the last is its name.
         exec: Vec<OsString>,
-        /// Where the container's command began.
+        /// The first directory of the container's command.
         directory: PathBuf,
-        /// The container's `process` of the config.json, as JSON: what a command that enters is like, but for its words.
+        /// The container's `process` of the config.json, as JSON: the properties of a command that enters, without its
+        /// words.
         process: String,
         /// The program in the container that works on its files.
         files: PathBuf,
     },
-    /// Nothing: the host's root, user and network. Mounts and processes are its own, so that both end with it.
+    /// No confinement: the host's root, user and network. Mounts and processes are separate, so that both end with it.
     Nothing,
 }

@@ -1,14 +1,15 @@
-//! The network of a sandbox as plain data: what init makes inside the namespace, and what its names mean on both sides.
+//! The network of a sandbox as plain data: the objects that init makes inside the namespace, and their meaning on both
+//! sides.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Addresses that stand for names inside a sandbox: the range for benchmarks (RFC 2544), which nobody routes.
+/// Addresses for names inside a sandbox: the range for benchmarks (RFC 2544), which is not routed.
 pub(crate) const NAMES_V4: Prefix = Prefix { address: IpAddr::V4(Ipv4Addr::new(198, 18, 0, 0)), length: 15 };
-/// The same for IPv6: unique local addresses (RFC 4193).
+/// IPv6 addresses for names inside a sandbox: unique local addresses (RFC 4193).
 pub(crate) const NAMES_V6: Prefix =
     Prefix { address: IpAddr::V6(Ipv6Addr::new(0xfd62, 0x7269, 0x6700, 0, 0, 0, 0, 0)), length: 64 };
-/// Where the gateway itself answers inside a sandbox.
+/// The gateway's own address inside a sandbox.
 pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// The port of DNS.
 pub(crate) const DNS_PORT: u16 = 53;
@@ -20,7 +21,7 @@ pub(crate) const PROXY_PORTS: [u16; 2] = [3128, 1080];
 pub(crate) struct Prefix {
     /// Its first address.
     pub address: IpAddr,
-    /// How many leading bits all of them share.
+    /// The number of leading bits that all of them share.
     pub length: u8,
 }
 
@@ -62,22 +63,22 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// What a sandbox's network namespace is.
+/// The kind of a sandbox's network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Network {
-    /// Its own, with a loopback interface and no way out.
+    /// A separate one, with a loopback interface and no connection outside.
     #[default]
     Closed,
-    /// Its own, with sockets that somebody outside serves.
+    /// A separate one, with sockets that the gateway serves from outside.
     Served(Served),
-    /// Its own, with a way to every address that a fence leaves open.
+    /// A separate one, connected to every address that a fence leaves open.
     Open(Open),
-    /// The host's.
+    /// The host's namespace.
     Host,
 }
 
 impl Network {
-    /// What is served from outside, if anything is.
+    /// The part that is served from outside, if any.
     pub(crate) fn served(&self) -> Option<&Served> {
         match self {
             Network::Served(served) => Some(served),
@@ -90,29 +91,29 @@ impl Network {
 /// A network that is open but for a fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Open {
-    /// How packets get out.
+    /// The path of packets to the outside.
     pub way: Way,
-    /// What they do not get to.
+    /// The addresses that they do not reach.
     pub fence: Fence,
-    /// What is served from outside, where a port is published.
+    /// The part that is served from outside, if a port is published.
     pub served: Option<Served>,
 }
 
-/// How packets leave a namespace.
+/// The path of packets out of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// A pair of devices, one end here, with the host's forwarding and translated addresses: the machine's root alone.
+    /// A pair of devices with one end on the host, forwarding and NAT: needs the machine's root.
     Veth,
-    /// A program beside the sandbox that makes every connection anew with sockets of its own.
+    /// A program beside the sandbox that opens every connection again by its own sockets.
     Pasta,
 }
 
-/// Addresses that an open network does not lead to. What is denied counts first, then what is allowed, then what is closed.
+/// Addresses that an open network does not reach. Order: `denied`, `allowed`, `closed`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fence {
     /// Refused by name.
     pub denied: Vec<Reach>,
-    /// Let through although it is closed.
+    /// Allowed although it is closed.
     pub allowed: Vec<Reach>,
     /// Refused at every port.
     pub closed: Vec<Prefix>,
@@ -127,32 +128,32 @@ pub(crate) struct Reach {
     pub ports: Vec<u16>,
 }
 
-/// What is made in a namespace that is served from outside.
+/// The objects in a namespace that is served from outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Served {
-    /// Whether names are answered and connections passed on: the routes, the sockets of the gateway and of `ports`.
+    /// Whether names are resolved and connections proxied: the routes, the sockets of the gateway and of `ports`.
     pub names: bool,
-    /// The TCP ports that are listened at, whatever the address.
+    /// The TCP ports that listen, at any address.
     pub ports: Vec<u16>,
     /// Further ranges whose every address is local.
     pub routes: Vec<Prefix>,
-    /// How many TCP sockets are made for later: a port that is allowed while the sandbox runs, or a connection into it.
+    /// The number of spare TCP sockets: for a port that is allowed later, or a connection into the sandbox.
     pub spares: usize,
 }
 
-/// What a socket that was made inside is for.
+/// The purpose of a socket that was made inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Socket {
-    /// Listens for TCP; the address that a connection is for says the rest.
+    /// Listens for TCP; the destination address of a connection decides the rest.
     Listener(u16),
-    /// UDP questions to our DNS.
+    /// UDP questions to the gateway's DNS.
     Questions,
     /// Not bound yet.
     Spare,
 }
 
 impl Socket {
-    /// The message with which it is handed over.
+    /// The message that carries it.
     pub(crate) fn to_bytes(self) -> [u8; 3] {
         match self {
             Socket::Listener(port) => [b'L', port.to_be_bytes()[0], port.to_be_bytes()[1]],
@@ -161,7 +162,7 @@ impl Socket {
         }
     }
 
-    /// The other way round; `None` for what is no such message.
+    /// Parses the message; `None` for any other.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Socket> {
         match bytes {
             [b'L', high, low] => Some(Socket::Listener(u16::from_be_bytes([*high, *low]))),

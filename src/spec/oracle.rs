@@ -1,9 +1,9 @@
-//! Our types of config.json beside those of the crate `oci-spec`: both read a document to the same values.
+//! Our types of config.json and those of the crate `oci-spec` read a document to the same values.
 
 use crate::spec::config::{Config, parse};
 use oci_spec::runtime::Spec;
 
-/// Nearly every field that both know, none with its default value.
+/// Nearly every field that both support, none with its default value.
 const WHOLE: &str = r#"{
   "ociVersion": "1.3.0", "hostname": "box", "domainname": "example", "annotations": {"a": "b"},
   "root": {"path": "rootfs", "readonly": true},

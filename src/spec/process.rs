@@ -1,4 +1,4 @@
-//! The command of a container and what it runs as.
+//! The command of a container with its user.
 
 use crate::error::{Error, Kind};
 use rustix::io::Errno;
@@ -7,31 +7,31 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// The variable that names the descriptor on which a command tells of its progress.
+/// The variable with the number of the descriptor for a command's progress reports.
 pub(crate) const EVENTS: &str = "BRIG_EVENTS_FD";
 
-/// A command, as execve(2) will get it.
+/// A command in the terms of execve(2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Command {
     /// The program, looked up in the environment's PATH if it has no slash, and its arguments.
     pub arguments: Vec<OsString>,
-    /// The whole environment; nothing is inherited.
+    /// The whole environment; the command inherits no other variable.
     pub environment: Vec<(OsString, OsString)>,
-    /// The working directory, as the container sees it.
+    /// The working directory in the container.
     pub directory: PathBuf,
     /// User id inside the container.
     pub uid: u32,
     /// Group id inside the container.
     pub gid: u32,
-    /// Supplementary groups; only where more than one id is mapped.
+    /// Supplementary groups; only if more than one id is mapped.
     pub groups: Vec<u32>,
-    /// Whether nothing is executed: the process stays as it is until a signal ends it.
+    /// Whether the process waits for a signal instead of a program.
     pub holds: bool,
     /// Limits of setrlimit(2).
     pub rlimits: Vec<(Resource, Rlimit)>,
 }
 
-/// The names that a config.json has for the limits of setrlimit(2) (runtime-spec, "process.rlimits").
+/// The names in a config.json of the limits of setrlimit(2) (runtime-spec, "process.rlimits").
 pub(crate) const RLIMITS: [(&str, Resource); 16] = [
     ("RLIMIT_AS", Resource::As),
     ("RLIMIT_CORE", Resource::Core),
@@ -56,7 +56,7 @@ pub(crate) fn fixed(resource: Resource, value: u64) -> (Resource, Rlimit) {
     (resource, Rlimit { current: Some(value), maximum: Some(value) })
 }
 
-/// The error of a command that cannot be executed, from what execve(2) says of its program.
+/// The error for a command that cannot be executed, from execve(2)'s error.
 pub(crate) fn not_executed(name: &str, errno: Errno) -> Error {
     let (kind, hint) = match errno {
         Errno::NOENT => (Kind::CommandNotFound, "name a program that the sandbox has, or give its absolute path"),
@@ -67,7 +67,8 @@ pub(crate) fn not_executed(name: &str, errno: Errno) -> Error {
     Error::os(kind, errno).doing(format!("execute `{name}`")).hint(hint)
 }
 
-/// Where execvp(3) would look for `program` with this PATH: the places in their order, not yet below a root or a working directory.
+/// The paths at which execvp(3) would look for `program` with this PATH, in order, relative to a root or a working
+/// directory.
 pub(crate) fn places(program: &OsStr, path: Option<&OsStr>) -> Vec<OsString> {
     let name = program.as_bytes();
     if name.contains(&b'/') {

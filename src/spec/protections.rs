@@ -1,8 +1,9 @@
-//! Protections that a config.json has no field for: its annotations `dev.brig.*`.
+//! Protections without a field in config.json: its annotations `dev.brig.*`.
 //!
-//! In: the annotations of a container. Out: [`Protections`], each checked for its form. All are off by default. A key that begins with `dev.brig.` and
-//! is not in [`KEYS`] is an error: it could be meant to forbid something.
-//! Not here: how a protection is put in force (`container`), and what the rules of the network mean (`egress`).
+//! In: the annotations of a container. Out: [`Protections`] in a checked form. All are off by default. A key with the
+//! prefix `dev.brig.` that is not in [`KEYS`] is an error: it could be meant to forbid something.
+//!
+//! Not here: enforcement (`container`), and the meaning of the network's rules (`egress`).
 
 use super::config::Config;
 use super::config::check::has;
@@ -12,27 +13,27 @@ use crate::error::{Error, Kind, Result};
 use std::collections::BTreeMap;
 use std::path::{Component, PathBuf};
 
-/// How the keys of the annotations begin.
+/// The prefix of the annotations' keys.
 const PREFIX: &str = "dev.brig.";
-/// The filter of system calls: `agent` adds the one of tasks.
+/// The system call filter: `agent` adds that of tasks.
 pub(crate) const SECCOMP: &str = "dev.brig.seccomp";
-/// The most bytes that the root file system takes up, such as `10G`.
+/// The limit of the root file system in bytes, such as `10G`.
 pub(crate) const DISK: &str = "dev.brig.disk";
-/// The most files, directories and links in it.
+/// The limit of its files, directories and links.
 pub(crate) const DISK_INODES: &str = "dev.brig.disk.inodes";
-/// Hosts that the container reaches, separated by commas or spaces.
+/// Hosts that the container may reach, separated by commas or spaces.
 pub(crate) const EGRESS: &str = "dev.brig.egress.allow";
-/// The directory of the host that gets the receipt.
+/// The host directory for the receipt.
 pub(crate) const RECEIPT: &str = "dev.brig.receipt";
 
 /// Every key.
 const KEYS: [&str; 6] = [LANDLOCK, SECCOMP, DISK, DISK_INODES, EGRESS, RECEIPT];
 
-/// Files, directories and links of a disk whose annotation names no number: that of a task.
+/// The default limit of files, directories and links: that of a task.
 const INODES: u64 = 1_000_000;
-/// The smallest disk, in bytes: ext4 needs so much for itself and some files.
+/// The smallest disk in bytes: ext4 needs this for itself and some files.
 const SMALLEST_DISK: u64 = 1 << 20;
-/// The fewest files, directories and links: ext4 needs eleven itself.
+/// The smallest limit of files, directories and links: ext4 needs eleven itself.
 const FEWEST_INODES: u64 = 64;
 
 /// The protections of one container. The default has none of them.
@@ -40,17 +41,17 @@ const FEWEST_INODES: u64 = 64;
 pub(crate) struct Protections {
     /// File rules.
     pub landlock: Option<Landlock>,
-    /// Whether the filter of tasks is in force beside the container's own.
+    /// Whether the filter of tasks is added to the container's own.
     pub agent_filter: bool,
     /// The cap of the root file system.
     pub disk: Option<DiskCap>,
-    /// Rules of hosts, each in the form of `--allow`; an empty list allows none. `None` leaves the network as it is.
+    /// Rules of hosts, each in the form of `--allow`; an empty list allows none. `None` leaves the network unchanged.
     pub egress: Option<Vec<String>>,
-    /// Where the receipt goes: `<directory>/<id>.json`.
+    /// The directory for the receipt, `<directory>/<id>.json`.
     pub receipt: Option<PathBuf>,
 }
 
-/// The most that a root file system may take up.
+/// The limit of a root file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DiskCap {
     /// Bytes.
@@ -60,7 +61,7 @@ pub(crate) struct DiskCap {
 }
 
 impl Protections {
-    /// Reads the annotations. Errors are of [`Kind::Spec`] and name the key.
+    /// Parses the annotations. Errors are of [`Kind::Spec`] and name the key.
     pub(crate) fn parse(annotations: &BTreeMap<String, String>) -> Result<Protections> {
         if let Some(key) = annotations.keys().find(|key| key.starts_with(PREFIX) && !KEYS.contains(&key.as_str())) {
             let words = format!("unknown annotation `{}`: the keys are {}", key.escape_debug(), KEYS.join(", "));
@@ -95,7 +96,7 @@ impl Protections {
         self.egress.is_some() || self.receipt.is_some()
     }
 
-    /// Refuses a protection that the rest of the configuration makes worthless.
+    /// Refuses a protection that the rest of the configuration makes useless.
     pub(crate) fn check(&self, config: &Config) -> Result<()> {
         let held = [(SECCOMP, self.agent_filter), (DISK, self.disk.is_some()), (EGRESS, self.egress.is_some())];
         for (key, _) in held.into_iter().filter(|(_, is_set)| *is_set) {
@@ -128,7 +129,7 @@ impl Protections {
     }
 }
 
-/// Whether the process has CAP_SYS_ADMIN and no user namespace of its own takes its power over the host away.
+/// Whether the process has CAP_SYS_ADMIN over the host: without a separate user namespace.
 fn is_privileged(config: &Config) -> bool {
     let sets = config.process.as_ref().and_then(|process| process.capabilities.as_ref());
     !has(config, NamespaceKind::User)

@@ -1,18 +1,19 @@
 //! `linux.resources` of config.json (runtime-spec 1.3, config-linux.md "Control groups"), whole, as plain data.
 //!
-//! The names in JSON are exactly the specification's, so that `config.json`, `update --resources` and our own records
-//! share one type. Unknown fields are ignored and `null` is the same as absent, as the specification's own types have it.
-//! Not here: what the values mean to a kernel; that is `cgroup`.
+//! The names in JSON are the specification's, so that `config.json`, `update --resources` and our records share one
+//! type. Unknown fields are ignored and `null` means absent, as in the specification's own types.
+//!
+//! Not here: the meaning of the values for the kernel (`cgroup`).
 
 use crate::error::{self, Error, Kind};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
-/// What a container may use. The default limits nothing.
+/// The limits of a container. The default limits nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Resources {
-    /// Which devices may be used, in order: a later rule overrides an earlier one.
+    /// Rules for devices, in order: a later rule overrides an earlier one.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub devices: Vec<DeviceRule>,
     /// Memory and swap.
@@ -21,7 +22,7 @@ pub struct Resources {
     /// Processor time and placement.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub cpu: Cpu,
-    /// How many tasks (processes and threads).
+    /// The number of tasks (processes and threads).
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub pids: Pids,
     /// Block devices: weights and throttles.
@@ -39,8 +40,8 @@ pub struct Resources {
     /// Files of cgroup v2 and their values, written last.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub unified: BTreeMap<String, String>,
-    /// Running out of memory ends every process of the container, not one (`memory.oom.group` on v2; on v1 whoever waits
-    /// for the OOM notification does it). Not of the specification.
+    /// Whether lack of memory ends every process of the container, not one. On v2 this is `memory.oom.group`; on v1 the
+    /// waiter for the OOM notification does it. Not in the specification.
     #[serde(skip)]
     pub oom_group: bool,
 }
@@ -69,10 +70,10 @@ pub struct DeviceRule {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Memory {
-    /// The most memory that may be used.
+    /// The limit of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<i64>,
-    /// What is kept under pressure (v2), or aimed at (v1's soft limit).
+    /// Memory that is kept under pressure (v2), or v1's soft limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reservation: Option<i64>,
     /// Memory and swap together.
@@ -90,10 +91,10 @@ pub struct Memory {
     /// Processes wait instead of being killed; v1 only.
     #[serde(rename = "disableOOMKiller", skip_serializing_if = "Option::is_none")]
     pub disable_oom_killer: Option<bool>,
-    /// Always so on every kernel that we run on.
+    /// Always on with every supported kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_hierarchy: Option<bool>,
-    /// Refuse a new limit that is below what is in use.
+    /// Refuses a new limit that is below the current use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check_before_update: Option<bool>,
 }
@@ -102,7 +103,7 @@ pub struct Memory {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Cpu {
-    /// Relative weight as v1 counts it, 2 to 262144.
+    /// Relative weight on v1's scale, 2 to 262144.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<u64>,
     /// Time that may be used in each period; -1 is unlimited.
@@ -126,16 +127,16 @@ pub struct Cpu {
     /// Memory nodes, as a list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mems: Option<String>,
-    /// 1: runs only when nobody else wants to.
+    /// 1: runs only when no other process needs the processor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<i64>,
 }
 
-/// How many tasks (`linux.resources.pids`).
+/// The number of tasks (`linux.resources.pids`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pids {
-    /// The most tasks; -1 is unlimited, 0 is none.
+    /// The limit of tasks; -1 is unlimited, 0 allows none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<i64>,
 }
@@ -195,7 +196,7 @@ pub struct ThrottleDevice {
     pub rate: u64,
 }
 
-/// How much of one huge page size (`linux.resources.hugepageLimits`).
+/// The limit of one huge page size (`linux.resources.hugepageLimits`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct HugepageLimit {
@@ -227,7 +228,7 @@ pub struct InterfacePriority {
     pub priority: u32,
 }
 
-/// What may be used of one RDMA device (`linux.resources.rdma`).
+/// The limits of one RDMA device (`linux.resources.rdma`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Rdma {
@@ -240,7 +241,8 @@ pub struct Rdma {
 }
 
 impl Memory {
-    /// The memory limit, and the limit of memory and swap together; 0 where unset. Refuses what is invalid on v1 and v2.
+    /// The memory limit, and the limit of memory and swap together; 0 if unset. Refuses values that are invalid on v1
+    /// and v2.
     pub(crate) fn limit_and_swap(&self) -> error::Result<(i64, i64)> {
         let (limit, swap) = (self.limit.unwrap_or(0), self.swap.unwrap_or(0));
         let reason = if limit < -1 {
@@ -271,8 +273,8 @@ impl Memory {
     }
 }
 
-/// The `cpu.weight` of v2 and systemd for v1's shares: maps 2, 1024, 262144 to 1, 100, 10000 by a quadratic function of
-/// the logarithm (runc 1.3, crun 1.21). The older linear formula gives a default container the weight 39.
+/// The `cpu.weight` of v2 and systemd for v1's shares (runc 1.3, crun 1.21). A quadratic function of the logarithm maps
+/// 2, 1024, 262144 to 1, 100, 10000. The older linear formula gives a default container the weight 39.
 pub(crate) fn weight_of_shares(shares: u64) -> u64 {
     /// The largest values (`MAX_SHARES`, `CGROUP_WEIGHT_MAX`).
     const SHARES_MAX: u64 = 262_144;
@@ -287,7 +289,7 @@ pub(crate) fn weight_of_shares(shares: u64) -> u64 {
     }
 }
 
-/// A rate for reading and, apart, for writing a disk. `None`: as fast as it goes.
+/// Rates for reads and for writes of a disk. `None` is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rates {
     /// Bytes a second.
@@ -297,7 +299,7 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    /// Whether there is any.
+    /// Whether a rate is set.
     pub(crate) fn any(self) -> bool {
         self.bytes.is_some() || self.operations.is_some()
     }
@@ -320,7 +322,7 @@ pub(crate) fn block_io(rates: &Rates, disks: &[(u32, u32)]) -> BlockIo {
     }
 }
 
-/// `null` is the same as absent: callers write their empty pointers and slices so.
+/// `null` means absent: callers write empty pointers and slices as `null`.
 pub(super) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     Option::<T>::deserialize(from).map(Option::unwrap_or_default)
 }

@@ -1,7 +1,7 @@
-//! `linux.seccomp` of config.json (runtime-spec, config-linux.md "Seccomp"): the whole of it, under its own names.
+//! `linux.seccomp` of config.json (runtime-spec, config-linux.md "Seccomp"), complete, under its own names.
 //!
-//! Unknown fields are ignored, as the specification asks; an unknown word or number is an error that names it. What the
-//! words mean is decided in `crate::seccomp`.
+//! Unknown fields are ignored, as the specification requires; an unknown word or number is an error that names it.
+//! `crate::seccomp` interprets the words.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -16,14 +16,14 @@ macro_rules! words {
             /// Every value, in the order of the specification.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
-            /// The word for it in config.json.
+            /// Its word in config.json.
             pub const fn word(self) -> &'static str { match self { $($name::$variant => $word,)* } }
         }
     };
 }
 
 words! {
-    /// What happens to a system call.
+    /// The result of a system call.
     Action {
         /// As `KillThread`.
         Kill = "SCMP_ACT_KILL",
@@ -33,13 +33,13 @@ words! {
         KillThread = "SCMP_ACT_KILL_THREAD",
         /// The thread gets SIGSYS and may handle it.
         Trap = "SCMP_ACT_TRAP",
-        /// The call is not made and returns an error number.
+        /// The call fails with an error number.
         Errno = "SCMP_ACT_ERRNO",
         /// A tracer decides; without one the call returns ENOSYS.
         Trace = "SCMP_ACT_TRACE",
-        /// The call is made.
+        /// The call runs.
         Allow = "SCMP_ACT_ALLOW",
-        /// The call is made and logged (4.14).
+        /// The call runs and is logged (4.14).
         Log = "SCMP_ACT_LOG",
         /// The process at the other end of the listener decides (5.0).
         Notify = "SCMP_ACT_NOTIFY",
@@ -47,7 +47,7 @@ words! {
 }
 
 words! {
-    /// How an argument is compared, unsigned.
+    /// The comparison of an unsigned argument.
     Operator {
         /// Not the value.
         NotEqual = "SCMP_CMP_NE",
@@ -61,7 +61,7 @@ words! {
         GreaterEqual = "SCMP_CMP_GE",
         /// Above the value.
         GreaterThan = "SCMP_CMP_GT",
-        /// The bits of `value` (a mask) are those of `valueTwo`.
+        /// `value` is a mask for the bits, which are compared with `valueTwo`.
         MaskedEqual = "SCMP_CMP_MASKED_EQ",
     }
 }
@@ -75,7 +75,7 @@ words! {
         Log = "SECCOMP_FILTER_FLAG_LOG",
         /// No mitigation of speculative store bypass because of the filter (4.17).
         SpecAllow = "SECCOMP_FILTER_FLAG_SPEC_ALLOW",
-        /// A caller who waits for the listener's answer can only be killed, not interrupted (5.19).
+        /// The caller that waits for the listener's answer can only be killed, not interrupted (5.19).
         WaitKillableRecv = "SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV",
     }
 }
@@ -136,21 +136,21 @@ words! {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seccomp {
-    /// What happens to every call that no rule names.
+    /// The result of every call without a rule.
     pub default_action: Action,
-    /// The error number of `default_action`, where that takes one. EPERM if absent.
+    /// The error number of `default_action`, if it takes one. EPERM if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_errno_ret: Option<u32>,
-    /// The ABIs besides the machine's own that the rules are for. Calls through any other end the thread.
+    /// The ABIs of the rules besides the machine's own. Calls through any other end the thread.
     #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "Vec::is_empty")]
     pub architectures: Vec<Arch>,
-    /// Flags of seccomp(2). Absent is not the same as empty: see `crate::seccomp`.
+    /// Flags of seccomp(2). Absent differs from empty: see `crate::seccomp`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flags: Option<Vec<Flag>>,
     /// The unix socket that gets the listener of `SCMP_ACT_NOTIFY`.
     #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "String::is_empty")]
     pub listener_path: String,
-    /// Handed to whoever listens there, as it is.
+    /// Sent to the listening agent unchanged.
     #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "String::is_empty")]
     pub listener_metadata: String,
     /// The rules.
@@ -158,19 +158,19 @@ pub struct Seccomp {
     pub syscalls: Vec<Rule>,
 }
 
-/// One entry of `syscalls`: what happens to these calls with such arguments.
+/// One entry of `syscalls`: the result of these calls with such arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rule {
-    /// Names of system calls. One that an ABI has not is ignored there.
+    /// Names of system calls. An ABI ignores a name that it does not have.
     #[serde(deserialize_with = "or_empty")]
     pub names: Vec<String>,
-    /// What happens to them.
+    /// The result.
     pub action: Action,
-    /// The error number of `action`, where that takes one. EPERM if absent.
+    /// The error number of `action`, if it takes one. EPERM if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errno_ret: Option<u32>,
-    /// Conditions that must all hold; but if two of them are about one argument, any of them.
+    /// Conditions that must all hold. If two are about one argument, any is enough.
     #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<Condition>,
 }
@@ -179,18 +179,18 @@ pub struct Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// Which argument, 0 to 5.
+    /// The argument, 0 to 5.
     pub index: u32,
-    /// What it is compared with; the mask of `SCMP_CMP_MASKED_EQ`.
+    /// The value to compare with; the mask of `SCMP_CMP_MASKED_EQ`.
     pub value: u64,
     /// The other side of `SCMP_CMP_MASKED_EQ`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub value_two: u64,
-    /// How.
+    /// The comparison.
     pub op: Operator,
 }
 
-/// Callers written in Go write `null` where they have an empty list or string.
+/// Callers in Go write `null` for an empty list or string.
 fn or_empty<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }

@@ -1,27 +1,27 @@
-//! The state of a container as the specification has it (runtime.md "State"): what hooks read on stdin and seccomp agents get.
+//! The state of a container in the specification (runtime.md "State"), for the stdin of hooks and for seccomp agents.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Where in its life a container is.
+/// The status of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// It is being made.
+    /// `create` runs.
     #[default]
     Creating,
-    /// Made, and waiting to be started.
+    /// Created; waits for `start`.
     Created,
     /// Its program runs.
     Running,
-    /// All of its processes stand still.
+    /// All of its processes are frozen.
     Paused,
     /// Its program has ended.
     Stopped,
 }
 
 impl Status {
-    /// The word for it.
+    /// Its word.
     pub fn word(self) -> &'static str {
         match self {
             Status::Creating => "creating",
@@ -41,13 +41,13 @@ pub struct State {
     pub oci_version: String,
     /// The container's name.
     pub id: String,
-    /// Where it is in its life.
+    /// Its status.
     pub status: Status,
-    /// Its first process; 0 when there is none.
+    /// Its first process; 0 without one.
     pub pid: i32,
     /// The bundle, absolute.
     pub bundle: String,
-    /// The caller's notes.
+    /// The caller's annotations.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub annotations: BTreeMap<String, String>,
 }

@@ -1,8 +1,9 @@
-//! The heap of a start. A start makes some thousand small allocations and ends. musl's allocator asks the kernel for few
-//! pages at a time and returns them at once: a tenth of a start's processor time (docs/decisions/0005-start-path.md).
+//! The heap of a start. A start makes some thousand small allocations and ends. musl's allocator asks the kernel for
+//! few pages at a time and returns them at once: a tenth of a start's processor time
+//! (docs/decisions/0005-start-path.md).
 //!
-//! Pieces come from one block of the program's own zero pages. A freed piece serves the next allocation of its size. Allocations that the block
-//! has no room for come from the system's allocator.
+//! Pieces come from one block of the program's own zero pages. A freed piece serves the next allocation of its size.
+//! Allocations that the block has no room for come from the system's allocator.
 //!
 //! The account of the pieces is safe code. What the compiler cannot check is the interface of [`GlobalAlloc`].
 
@@ -24,17 +25,17 @@ const LARGEST: usize = 256 * 1024;
 const LARGE: usize = 16 * 1024;
 /// Sizes of pieces: 32 fine ones, and four for each doubling up to [`LARGEST`].
 const CLASSES: usize = FINE / UNIT + 4 * (LARGEST / FINE).ilog2() as usize;
-/// How often a thread that frees looks whether the account is free. Another thread keeps it for some ten instructions.
+/// Tries of a thread that frees to get the account. Another thread keeps it for some ten instructions.
 const TRIES: usize = 1000;
 
 #[repr(align(4096))]
 struct Block([AtomicU8; SIZE]);
 
-/// What is handed out, in units from the block's beginning. 0 stands for "none" in lists: unit 0 is never handed out.
+/// The pieces in use, in units from the block's start. 0 means "none" in lists: unit 0 is never given out.
 struct Account {
-    /// Units before this one were handed out, at least once.
+    /// Units before this one have been given out.
     used: u32,
-    /// Units from this one on were handed out from the end.
+    /// Units from this one on have been given out from the end.
     large: u32,
     /// The first free piece of each class.
     free: [u32; CLASSES],
@@ -62,7 +63,7 @@ fn class(size: usize) -> (usize, usize) {
     (FINE / UNIT + 4 * (doubling - FINE.ilog2()) as usize + quarter - 1, (1 << doubling) + quarter * step)
 }
 
-/// Where in the block `pointer` is: below [`SIZE`], or elsewhere.
+/// The offset of `pointer` in the block: below [`SIZE`] if it is inside.
 fn offset(pointer: *mut u8) -> usize {
     (pointer as usize).wrapping_sub(BLOCK.0.as_ptr() as usize)
 }
@@ -103,7 +104,8 @@ impl Account {
     }
 }
 
-/// A piece of the block for `layout`, and whether it is zero throughout. `None`: too large, no room, or another thread has the account.
+/// A piece of the block for `layout`, and whether it is zero throughout. `None`: too large, no room, or another thread
+/// has the account.
 fn take(layout: Layout) -> Option<(*mut u8, bool)> {
     if layout.align() > UNIT || layout.size() > LARGEST {
         return None;
@@ -113,7 +115,8 @@ fn take(layout: Layout) -> Option<(*mut u8, bool)> {
     Some((BLOCK.0.as_ptr().cast_mut().cast::<u8>().wrapping_add(piece as usize * UNIT), is_fresh))
 }
 
-/// Gives a piece of the block back. If other threads keep the account all the while, the piece is lost until the program ends.
+/// Returns a piece to the block. If other threads keep the account all the while, the piece is lost until the program
+/// ends.
 fn free(pointer: *mut u8, layout: Layout) {
     let (class, _) = class(layout.size());
     for _ in 0..TRIES {
@@ -124,9 +127,9 @@ fn free(pointer: *mut u8, layout: Layout) {
     }
 }
 
-// SAFETY: a piece has one owner at a time: `take` removes it from the account. It is as large as its class and aligned to
-// UNIT. Its address comes from a pointer to the whole block, whose bytes may change (AtomicU8). System gets back only what
-// it gave out. Callers keep to the layout.
+// SAFETY: a piece has one owner at a time: `take` removes it from the account. It is as large as its class and aligned
+// to UNIT. Its address comes from a pointer to the whole block, whose bytes may change (AtomicU8). System gets back
+// only what it gave out. Callers keep to the layout.
 unsafe impl GlobalAlloc for StartHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match take(layout) {
@@ -159,11 +162,13 @@ unsafe impl GlobalAlloc for StartHeap {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Of the same class it stays where it is. A piece returns to the class of its last layout, so a smaller one must move.
+        // Of the same class it stays where it is. A piece returns to the class of its last layout, so a smaller one
+        // must move.
         if is_inside(pointer) && size <= LARGEST && class(size) == class(layout.size()) {
             return pointer;
         }
-        // SAFETY: as above; the caller promises that `size` with this alignment is a valid layout. The two pieces do not overlap: the new one was free.
+        // SAFETY: as above; the caller promises that `size` with this alignment is a valid layout. The two pieces do
+        // not overlap: the new one was free.
         unsafe {
             if !is_inside(pointer) {
                 return System.realloc(pointer, layout, size);

@@ -1,4 +1,5 @@
-//! Release of the program's own pages while a process waits. The kernel reads them from the file again when they are needed.
+//! Release of the program's own pages while a process waits. The kernel reads them from the file again when they are
+//! needed.
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, read};
@@ -7,12 +8,14 @@ use std::os::fd::OwnedFd;
 
 const MAPS: &str = "/proc/self/smaps";
 
-/// Releases the pages of the program's read-only parts that are as in the file. madvise(2), MADV_DONTNEED on private mappings of a file.
+/// Releases the pages of the program's read-only parts that are as in the file. madvise(2), MADV_DONTNEED on private
+/// mappings of a file.
 pub(crate) fn release() -> Result<(), Errno> {
     ProgramPages::open()?.release()
 }
 
-/// The same for a process that will open no file, map nothing and change no protection: it reads once where its parts are.
+/// Releases the pages of a process that will open no file, map nothing and change no protection: it reads its mappings
+/// once.
 pub(crate) struct ProgramPages {
     maps: Option<OwnedFd>,
     ranges: Vec<(usize, usize)>,
@@ -38,15 +41,15 @@ impl ProgramPages {
             self.ranges = unchanged(&String::from_utf8_lossy(&text));
         }
         self.ranges.iter().try_for_each(|&(start, end)| {
-            // SAFETY: the range is a read-only private mapping of a file, and none of its pages differs from the file. No
-            // code can write to it, and a later access reads the same bytes again. Nothing is unmapped.
+            // SAFETY: the range is a read-only private mapping of a file, and none of its pages differs from the file.
+            // No code can write to it, and a later access reads the same bytes again. Nothing is unmapped.
             unsafe { madvise(start as *mut _, end - start, Advice::LinuxDontNeed) }
         })
     }
 }
 
-/// The read-only mappings of proc_pid_smaps(5) without a page of the process's own. Data that was relocated at the start is read-only too, and would be
-/// lost.
+/// The read-only mappings of proc_pid_smaps(5) without a page of the process's own. Data that was relocated at the
+/// start is read-only too, and would be lost.
 fn unchanged(maps: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut is_in = false;

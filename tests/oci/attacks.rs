@@ -1,11 +1,11 @@
-//! What has been done to runtimes (the catalogue's numbers are in the comments), each once against the program as it is and once against the
-//! weakened build, where the attack must succeed: a test that could not fail would prove nothing.
+//! Known attacks on runtimes (comments have the catalogue's numbers). Each runs once against the program and once
+//! against the weakened build. There it must succeed, or the test would prove nothing.
 
 use crate::support::{Lab, eventually};
 use serde_json::json;
 use std::os::unix::fs::{MetadataExt, symlink};
 
-/// Runs `attack` on the strong build, and again on the weakened one with `name` off; it returns whether it got through.
+/// Runs `attack` on the strong build, and again on the weakened one with `name` off; returns whether it succeeded.
 pub fn attempt(name: &'static str, attack: impl Fn(&mut Lab) -> bool) {
     let Some(mut lab) = Lab::new() else { return };
     assert!(!attack(&mut lab), "the attack got through");
@@ -65,7 +65,7 @@ fn proc_is_mounted_on_a_true_directory_only() {
 
 #[test]
 fn a_leaked_directory_of_the_host_is_no_way_out() {
-    // T-10, CVE-2024-21626: as working directory, and as the way to a program
+    // T-10, CVE-2024-21626: as working directory, and as the path to a program
     attempt("descriptors,working-directory", |lab| {
         std::fs::write(lab.path().join("canary"), "host").unwrap();
         lab.config["process"]["cwd"] = json!("/proc/self/fd/9");
@@ -94,7 +94,7 @@ fn a_leaked_directory_of_the_host_is_no_way_out() {
     }
 }
 
-/// Runs the container with descriptor 9 open on the bundle, which is outside of its root.
+/// Runs the container with descriptor 9 open on the bundle, which is outside its root.
 fn leaking(lab: &Lab) -> bool {
     let command = lab.command(&["run", &lab.id]);
     let mut wrapped = std::process::Command::new("/bin/sh");
@@ -174,7 +174,7 @@ fn no_standard_stream_is_the_hosts_null_device() {
         lab.args(&["sleep", "100"]).start();
         lab.exec(line).out.contains(&hosts)
     });
-    // A false device in the container is not opened instead.
+    // A false device in the container must not be opened instead.
     let Some(mut lab) = Lab::new() else { return };
     lab.sh("rm /dev/null && echo x > /dev/null && echo ready > /ready && sleep 100").start();
     eventually("the device is replaced", || lab.root("/ready").exists());
@@ -222,7 +222,7 @@ fn no_capability_comes_along_that_was_not_given() {
 
 #[test]
 fn a_bind_destination_that_is_a_link_stays_inside() {
-    // CVE-2021-30465 without the race: the destination and what is missing on the way to it
+    // CVE-2021-30465 without the race: the destination and its missing parents
     let Some(mut lab) = Lab::new() else { return };
     let canary = lab.path().join("canary");
     std::fs::create_dir(&canary).unwrap();
@@ -241,7 +241,7 @@ fn a_bind_destination_that_is_a_link_stays_inside() {
 
 #[test]
 fn a_link_of_the_image_leads_no_volume_over_proc_or_the_root() {
-    // CVE-2019-16884: the path of the volume is an innocent one
+    // CVE-2019-16884: the path of the volume looks harmless
     for (target, place) in
         [("/proc", "/proc"), ("proc/sys", "/proc/sys"), ("/proc/1/attr", "/proc/1/attr"), ("..", "/..")]
     {
@@ -256,7 +256,7 @@ fn a_link_of_the_image_leads_no_volume_over_proc_or_the_root() {
             assert!(is_refused || lab.weakened.is_some(), "{target}: {}", done.err);
             done.out.contains("covered")
         });
-        // Nor a file system of its own.
+        // Nor a new file system.
         let Some(mut lab) = Lab::new() else { return };
         symlink(target, lab.root("/data")).unwrap();
         lab.mount("/data", "tmpfs", "tmpfs", &[]).args(&["true"]);
@@ -266,7 +266,8 @@ fn a_link_of_the_image_leads_no_volume_over_proc_or_the_root() {
 
 #[test]
 fn a_racing_link_never_leads_a_mount_to_the_host() {
-    // T-06, CVE-2021-30465, CVE-2024-45310: a destination that is a directory and a link in turn, in a directory shared with the attacker
+    // T-06, CVE-2021-30465, CVE-2024-45310: a destination that alternates between directory and link, in a directory
+    // shared with the attacker
     use std::sync::atomic::{AtomicBool, Ordering};
     attempt("resolve", |lab| {
         let (canary, source) = (lab.path().join("canary"), lab.path().join("source"));
@@ -286,7 +287,7 @@ fn a_racing_link_never_leads_a_mount_to_the_host() {
             });
             let end = std::time::Instant::now() + std::time::Duration::from_secs(5);
             while !through && std::time::Instant::now() < end {
-                lab.run(); // it may fail, but not do this:
+                lab.run(); // it may fail, but it must not do this:
                 through = std::fs::read_dir(&canary).unwrap().count() != 0;
             }
             stop.store(true, Ordering::Relaxed);
@@ -297,7 +298,7 @@ fn a_racing_link_never_leads_a_mount_to_the_host() {
 
 #[test]
 fn groups_of_a_sibling_cannot_be_entered() {
-    // T-21: `/foo` is no prefix of `/foobar`
+    // T-21: `/foo` is not a prefix of `/foobar`
     attempt("cgroup-below", |lab| {
         let Some(mut other) = Lab::new() else { return false };
         other.args(&["sleep", "100"]).start();
@@ -318,7 +319,8 @@ fn groups_of_a_sibling_cannot_be_entered() {
 
 #[test]
 fn a_link_that_takes_the_place_of_a_new_device_changes_no_file_of_the_host() {
-    // The device's directory is shared with somebody who sees it come, and is quicker than we are: in real time, on our processor.
+    // The attacker shares the device's directory, sees the device come, and is faster than we are: in real time, on our
+    // processor.
     use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
     attempt("device-link", |lab| {
         let (victim, volume) = (lab.path().join("victim"), lab.path().join("volume"));
@@ -348,11 +350,11 @@ fn a_link_that_takes_the_place_of_a_new_device_changes_no_file_of_the_host() {
                     }
                 }
             });
-            rustix::thread::sched_setaffinity(None, &here).unwrap(); // and so our children's
+            rustix::thread::sched_setaffinity(None, &here).unwrap(); // and our children's
             for _ in 0..20 {
                 let _ = std::fs::remove_file(&device);
                 let _ = symlink(&victim, &link);
-                lab.run(); // it may fail, but not do this:
+                lab.run(); // it may fail, but it must not do this:
                 through |= std::fs::metadata(&victim).unwrap().mode() & 0o777 != 0o600;
             }
             std::fs::write(&stop, "").unwrap();

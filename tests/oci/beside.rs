@@ -1,11 +1,11 @@
-//! Bundles that runc and brig run one after the other, each in a fresh root: what the container sees of itself must be the same. What differs on
-//! purpose is in docs/oci.md.
+//! Bundles that runc and brig run one after the other, each in a fresh root: the container's view of itself must be the
+//! same. Intended differences are in docs/oci.md.
 
 use crate::support::{Done, Lab, eventually, finish, skip};
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
 
-/// Whether there is a runc to compare with.
+/// Whether runc is installed.
 pub fn has_runc() -> bool {
     let found =
         Command::new("runc").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success());
@@ -23,7 +23,7 @@ pub fn run_by_runc(lab: &Lab) -> Done {
     finish(command.stdin(Stdio::null()))
 }
 
-/// The output without what is different in each run: numbers of mounts and devices, and the lab's own path.
+/// The output without the differences of each run: numbers of mounts and devices, and the lab's path.
 pub fn plain(lab: &Lab, out: &str) -> String {
     let own = lab.path().display().to_string();
     let is_number = |word: &&str| word.bytes().all(|byte| byte.is_ascii_digit() || byte == b':');
@@ -52,7 +52,7 @@ pub fn same(name: &str, change: impl Fn(&mut Lab), shell: &str) {
     assert_eq!(ours, theirs, "{name}: brig, then runc\n{our_words}\n{their_words}");
 }
 
-/// Binds `file` of the lab at a place.
+/// Binds `file` of the lab at a path.
 fn file_at(lab: &mut Lab, place: &str) {
     let file = lab.path().join("file");
     std::fs::write(&file, "data\n").unwrap();
@@ -201,7 +201,7 @@ fn exec_runs_on_every_processor_and_makes_no_directory() {
     let command = lab.command(&["exec", &lab.id, "/bin/sh", "-c", allowed]);
     pinned.args(["-c", "0"]).arg(command.get_program()).args(command.get_args()).current_dir(lab.path());
     assert_eq!(finish(pinned.stdin(Stdio::null())).succeeded().out, first, "the caller's affinity was kept");
-    // With a group to say what is allowed there is one, and a container that was to have none keeps what its callers have.
+    // With a cgroup its processors apply; a container without one keeps its caller's.
     lab.on(&["delete", "--force"]).succeeded();
     lab.config["linux"].as_object_mut().unwrap().remove("resources");
     let detached = ["--cgroup-manager=disabled", "run", "--detach", &lab.id];
@@ -217,14 +217,14 @@ fn exec_runs_on_every_processor_and_makes_no_directory() {
 fn signals_reach_what_runc_lets_them_reach() {
     let Some(mut lab) = Lab::new() else { return };
     lab.sh("sleep 100");
-    // One that waits to be started ends when it is asked to, though it is the first of its PID namespace.
+    // A container that waits for `start` ends at the signal, though it is pid 1 of its namespace.
     lab.create().succeeded();
     lab.brig(&["kill", &lab.id, "0"]).succeeded();
     lab.brig(&["kill", &lab.id, "TERM"]).succeeded();
     eventually("it has ended", || lab.status() == "stopped");
     lab.brig(&["kill", &lab.id, "0"]).failed_with("container not running");
     lab.on(&["delete"]).succeeded();
-    // Without a PID namespace of its own, the other processes would outlive the first one.
+    // Without a private PID namespace the other processes would outlive the first one.
     lab.without("pid").sh("sleep 101 & sleep 100").start();
     eventually("two processes run", || lab.brig(&["ps", &lab.id]).out.matches("sleep 10").count() >= 2);
     let others = || finish(Command::new("pgrep").args(["-f", "^sleep 101$"])).out;
@@ -300,7 +300,7 @@ fn exec_in_a_terminal_passes_newlines_as_they_are() {
         let words: Vec<_> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
         let line = format!("{} > out", words.join(" "));
         let mut script = Command::new("script");
-        // The end of an input that is empty would be typed into the terminal.
+        // The end of an empty input would be typed into the terminal.
         let script = script.args(["-qec", &line, "/dev/null"]).current_dir(lab.path()).stdin(Stdio::piped());
         let mut child = script.stdout(Stdio::null()).spawn().unwrap();
         let input = child.stdin.take();
@@ -369,7 +369,7 @@ fn create_container_hooks_run_in_the_root() {
     assert_eq!(lab.run().succeeded().out.trim(), lab.root("").display().to_string().trim_end_matches('/'));
 }
 
-/// What the filter may refuse is everything that brig needs no more than runc does: these calls, and those of the program itself.
+/// A filter may refuse every call that brig needs no more than runc: these, and those of the program itself.
 const NEEDED: [&str; 17] = [
     "fcntl", // where the standard library asserts that a descriptor is open
     "fstat",

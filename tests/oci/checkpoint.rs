@@ -1,4 +1,5 @@
-//! `checkpoint` and `restore` with CRIU itself: what goes on, what it looks like afterwards, and what is refused. Beside runc where both can.
+//! `checkpoint` and `restore` with CRIU itself: what continues, its state afterwards, and what is refused. Beside runc
+//! if both can do it.
 
 use crate::sockets::receive_from;
 use crate::support::{Done, Lab, eventually, finish, skip};
@@ -56,7 +57,7 @@ impl Lab {
         finish(&mut self.with_criu(&all))
     }
 
-    /// `brig restore --detach`, its streams away from ours.
+    /// `brig restore --detach`, without our streams.
     pub(crate) fn restore(&self, options: &[&str]) -> Done {
         let (images, log) = (self.images(), self.path().join("restore.text"));
         let log = log.to_str().unwrap();
@@ -81,7 +82,8 @@ impl Lab {
         self.number()
     }
 
-    /// What the kernel says of the container's first process: mounts without their numbers, and the lines of `status` that say what it may do.
+    /// The kernel's view of the container's first process: mounts without their numbers, and the `status` lines about
+    /// privileges.
     fn looks(&self) -> (Vec<String>, Vec<String>) {
         let pid = self.state()["pid"].as_i64().unwrap();
         let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap();
@@ -135,7 +137,7 @@ fn a_restored_container_goes_on_where_it_was_and_has_what_it_had() {
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(lab.number(), stopped, "it still runs");
 
-    // The caller's processors are not the container's.
+    // The container must not get the caller's processors.
     let mut one = CpuSet::new();
     one.set(0);
     sched_setaffinity(None, &one).unwrap();
@@ -154,7 +156,7 @@ fn a_restored_container_goes_on_where_it_was_and_has_what_it_had() {
     lab.on(&["pause"]).succeeded();
     assert_eq!(lab.status(), "paused");
     lab.on(&["resume"]).succeeded();
-    // And once more, from the images of the restored one.
+    // A second time, from the images of the restored one.
     lab.checkpoint(&[]).succeeded();
     let stopped = lab.number();
     lab.restore(&[]).succeeded();
@@ -162,7 +164,7 @@ fn a_restored_container_goes_on_where_it_was_and_has_what_it_had() {
     lab.on(&["kill", "--all"]).succeeded();
 }
 
-/// What CRIU alone makes of a folder that is shown read-only at two places.
+/// CRIU alone, for a folder that is mounted read-only at two paths.
 #[test]
 fn a_read_only_volume_is_writable_after_a_restore_on_a_weakened_build() {
     let Some(mut lab) = lab() else { return };
@@ -247,8 +249,8 @@ fn a_terminal_comes_back_through_the_console_socket() {
     assert!(String::from_utf8_lossy(&bytes[..length]).contains("word"));
 }
 
-/// A restored process gets its pid again. No other process in the namespace may have that pid, not even one that is not reaped yet.
-/// The caller of `run` reaps the container's first process, and pid 1 of the namespace the others.
+/// A restored process gets its pid again. No other process in the namespace may have that pid, not even a zombie. The
+/// caller of `run` reaps the container's first process, and pid 1 of the namespace the others.
 #[test]
 fn joined_pid_namespace_is_joined_again_if_the_pids_are_free() {
     let Some(mut first) = lab() else { return };
@@ -315,7 +317,7 @@ fn a_network_namespace_of_others_is_joined_and_a_connection_in_it_goes_on() {
     joined(&lab);
     lab.on(&["delete", "--force"]).succeeded();
 
-    // Both ends of the connection are the container's.
+    // Both ends of the connection are in the container.
     lab.sh("mkfifo /tmp/in; (sleep 1000 > /tmp/in | nc -l -p 4321 < /tmp/in > /tmp/got) & sleep 0.3; \
             (while :; do i=$((i+1)); echo $i; echo $i > /tmp/m; mv /tmp/m /tmp/n; sleep 0.05; done) | nc 127.0.0.1 4321");
     lab.start();
@@ -344,7 +346,7 @@ fn a_network_namespace_of_others_is_joined_and_a_connection_in_it_goes_on() {
     joined(&lab);
 }
 
-/// A network namespace of the test's.
+/// A network namespace of the test.
 struct Namespace(String);
 
 impl Drop for Namespace {
@@ -363,7 +365,7 @@ fn a_container_can_run_on_after_its_checkpoint() {
     assert_eq!(lab.status(), "running");
     assert!(lab.path().join("work/dump.log").exists() && !lab.images().join("dump.log").exists());
     lab.counts_beyond(lab.number());
-    // Memory alone, and then what has changed since: where the kernel tracks changes.
+    // First memory only, then its changes, if the kernel tracks these.
     let earlier = lab.path().join("earlier");
     let pre =
         finish(&mut lab.with_criu(&["checkpoint", "--pre-dump", "--image-path", earlier.to_str().unwrap(), &lab.id]));

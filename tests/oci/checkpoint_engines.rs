@@ -16,8 +16,8 @@ fn docker_saves_a_container_and_starts_it_from_the_checkpoint() {
         return;
     }
     let Some(docker) = Docker::with("--experimental") else { return };
-    // Docker uploads the checkpoint that containerd has just written, which fails (`… already exists`) until containerd has collected its own copy. With every
-    // runtime: so it is tried again.
+    // Docker uploads the checkpoint that containerd has just written. This fails (`… already exists`) until containerd
+    // has collected its own copy, with every runtime: so the test repeats it.
     let line = format!(
         "{BEYOND}seen() {{ docker exec saved cat /tmp/n; }}; docker run -d --runtime brig --network none --name saved bb /bin/sh -c '{COUNT}' > /dev/null
          beyond seen 5; docker checkpoint create saved one

@@ -1,4 +1,4 @@
-//! What `checkpoint` and `restore` refuse, and what a failed restore leaves: nothing.
+//! Refusals of `checkpoint` and `restore`; a failed restore leaves nothing.
 
 use crate::checkpoint::{COUNT, lab};
 use crate::support::{Lab, finish};
@@ -79,7 +79,7 @@ fn what_criu_cannot_keep_is_refused() {
         lab.restore(&[]).failed_with(words);
     }
     lab.config["annotations"] = Value::Null;
-    // Podman asks this way whether there is such a verb.
+    // Podman asks in this way whether the verb exists.
     for verb in ["checkpoint", "restore"] {
         assert!(lab.brig(&[verb, "--help"]).succeeded().out.contains("--image-path"));
     }

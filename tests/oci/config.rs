@@ -180,12 +180,12 @@ fn attributes_of_the_process_are_set() {
         .strip_prefix("321\n3\nidle\n100\n200\ni686\nnis\n")
         .unwrap_or_else(|| panic!("{} {}", out.out, out.err));
     assert!(count.trim().parse::<u32>().unwrap() > 0, "no memory is bound to node 0: {count}");
-    // The personality is that of all of the container's processes, as runc has it.
+    // As with runc, all of the container's processes get the personality.
     lab.args(&["sleep", "100"]).start();
     assert_eq!(lab.exec("uname -m; ionice -p $$").out, "i686\nidle\n");
     let count = lab.exec("grep -c bind:0 /proc/self/numa_maps");
     assert!(count.out.trim().parse::<u32>().unwrap() > 0, "exec has no memory policy: {}", count.err);
-    // What only a power allows that the program does not get is done all the same.
+    // Settings that need a privilege without the program having it still work.
     let mut process = lab.config["process"].clone();
     process["scheduler"] = json!({"policy": "SCHED_OTHER", "nice": -5});
     process["args"] = json!(["cut", "-d ", "-f19", "/proc/self/stat"]);
@@ -225,7 +225,7 @@ fn namespaces_of_another_container_are_joined_by_path() {
     second.args(&["sleep", "100"]).start();
     assert_eq!(inodes(&first), inodes(&second));
     assert_eq!(second.exec("hostname; pidof sleep | wc -w").out, "shared\n2\n");
-    // Its first process is not pid 1 of anything: all of it must be found by its cgroup.
+    // Its first process is not pid 1 of a namespace: the cgroup must find all processes.
     second.exec("sleep 77 > /dev/null 2>&1 &").succeeded();
     second.on(&["kill", "--all"]).succeeded();
     second.brig(&["kill", &second.id, "KILL"]);
@@ -254,7 +254,7 @@ fn groups_and_clocks_of_another_container_are_joined_by_path() {
         assert_eq!(*line, std::fs::read_link(format!("/proc/{pid}/ns/{file}")).unwrap().to_str().unwrap());
     }
     assert!(lines[2].parse::<u64>().unwrap() > 1_000_000, "{out}");
-    // Its own group is beside the one that is the root of what it sees.
+    // Its cgroup is a sibling of the root that it sees.
     assert!(lines[3..].iter().any(|line| line.contains("/..") && line.ends_with(&second.id)), "{out}");
 }
 
@@ -300,7 +300,7 @@ fn the_root_can_be_moved_instead_of_pivoted() {
     let expected = lab.run().succeeded().out.clone();
     assert!(expected.starts_with("6\nproc\n"), "{expected}");
     let bundle = lab.path().to_str().unwrap().to_owned();
-    // Wherever the caller is: the container's own /proc and /sys stay.
+    // Wherever the caller is, the container's own /proc and /sys stay.
     let moved = |lab: &Lab, directory: &str| {
         let mut command = lab.command(&["run", "--no-pivot", "--bundle", &bundle, &lab.id]);
         crate::support::finish(command.current_dir(directory)).succeeded().out.clone()
@@ -322,7 +322,7 @@ fn descriptors_are_handed_through_and_no_others() {
     lab.sh("ls /proc/self/fd | tr '\\n' ' '");
     let mut command = lab.command(&["run", "--preserve-fds", "1", &lab.id]);
     let host = directory.as_raw_fd();
-    // Both 3 (to be handed through) and 9 (leaked by the caller) are the host's root.
+    // Both 3 (to be passed on) and 9 (leaked by the caller) are the host's root.
     let shell = format!("exec 3<&{host} 9<&{host}; exec \"$0\" \"$@\"");
     let mut wrapped = std::process::Command::new("/bin/sh");
     wrapped.args(["-c", &shell]).arg(command.get_program()).args(command.get_args()).current_dir(lab.path());

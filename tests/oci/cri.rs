@@ -1,5 +1,5 @@
-//! What CRI-O runs, which Debian does not have: conmon, which does the same for Podman, with CRI-O's arguments, and the verbs that CRI-O calls
-//! itself (`internal/oci/runtime_oci.go`). Where systemd runs its driver is used, as is CRI-O's default.
+//! The commands of CRI-O, which Debian does not have: conmon, which Podman has, with CRI-O's arguments, and CRI-O's own
+//! verbs (`internal/oci/runtime_oci.go`). With systemd its driver is used, as is CRI-O's default.
 
 use crate::support::{Done, Lab, eventually, finish, skip};
 use rustix::net::sockopt::Timeout;
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A directory for what conmon writes.
+/// A directory for conmon's output.
 struct Crio {
     lab: Lab,
     systemd: bool,
@@ -34,7 +34,7 @@ impl Crio {
         Some(Crio { lab, systemd })
     }
 
-    /// Runs conmon; the file that stands for its pipe to CRI-O, to which it says a line each.
+    /// Runs conmon. The returned file replaces its pipe to CRI-O, to which it writes one line for each report.
     fn conmon(&self, name: &str, words: &[&str]) -> std::path::PathBuf {
         let at = |name: &str| self.lab.path().join(name).display().to_string();
         let command = self.lab.command(&[]); // it writes config.json
@@ -49,12 +49,12 @@ impl Crio {
             conmon.arg("-s");
         }
         conmon.env("_OCI_SYNCPIPE", "3").env("SYNC", &sync).current_dir(self.lab.path());
-        // Its own status is that of a command that it has waited for.
+        // The status is that of the command that conmon has waited for.
         conmon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
         sync
     }
 
-    /// The container made; what CRI-O is told: a process, or a sentence.
+    /// Creates the container; returns conmon's report: a process, or a sentence.
     fn create(&self, words: &[&str]) -> Value {
         let at = |name: &str| self.lab.path().join(name).display().to_string();
         let (pid, exits, persist) = (at("pidfile"), at("exits"), at("persist"));
@@ -70,7 +70,7 @@ impl Crio {
         std::fs::read_to_string(file).unwrap()
     }
 
-    /// What CRI-O attaches to.
+    /// The socket to which CRI-O attaches.
     fn attach(&self) -> OwnedFd {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -87,7 +87,8 @@ impl Crio {
     }
 }
 
-/// What conmon passes on until it has said `words`, with the number of the stream before what is of another; the first byte of a message says it.
+/// The output from conmon until `words`. A message's first byte is the stream; its number precedes the output of
+/// another stream.
 fn heard(socket: &OwnedFd, words: &str) -> String {
     let (mut all, mut bytes, mut stream) = (String::new(), [0; 8193], 0);
     while !all.contains(words) {
@@ -102,7 +103,7 @@ fn heard(socket: &OwnedFd, words: &str) -> String {
     all
 }
 
-/// The first lines of a pipe, once they are there.
+/// The first lines of a pipe, after they have arrived.
 fn said(sync: &Path, count: usize) -> Vec<Value> {
     let lines = || std::fs::read_to_string(sync).unwrap_or_default();
     eventually("conmon answers", || lines().matches('\n').count() >= count);
@@ -167,7 +168,7 @@ fn a_container_of_a_pod_lives_as_cri_o_has_it() {
     }
     crio.runtime(&["kill", "-a", &lab.id, "15"]).succeeded();
     assert_eq!(crio.exit(), "9");
-    // What CRI-O takes for "it has ended already", and for "it is gone already".
+    // The errors that CRI-O takes for "it has ended already", and for "it is gone already".
     let again = crio.runtime(&["kill", &lab.id, "15"]);
     let known = ["no such process", "container not running", "invalid process"];
     assert!(again.status != 0 && known.iter().any(|words| again.err.to_lowercase().contains(words)), "{}", again.err);
@@ -187,7 +188,7 @@ fn cri_o_attaches_to_the_streams_of_a_container() {
     assert!(all.contains("2:got one\n") && all.contains("3:complaint\n"), "{all}");
     send(&socket, b"two\n", SendFlags::empty()).unwrap();
     assert_eq!(heard(&socket, "two\n"), "2:two\n");
-    // Nothing more comes: without `--leave-stdin-open` its input ends with who was attached.
+    // End of input: without `--leave-stdin-open` it ends with the attached client.
     drop(socket);
     assert_eq!(crio.exit(), "3");
     let log = std::fs::read_to_string(crio.lab.path().join("create.log")).unwrap();
@@ -255,7 +256,7 @@ fn features_are_json_and_nothing_else_on_both_streams() {
     assert!(features["mountOptions"].as_array().unwrap().contains(&json!("rro")));
 }
 
-/// `2026-01-02T03:04:05.678Z`: what Go reads as a time.
+/// `2026-01-02T03:04:05.678Z`: a time in Go's format.
 fn humantime_like(text: &str) -> bool {
     let bytes = text.as_bytes();
     bytes.len() >= 20 && bytes[4] == b'-' && bytes[10] == b'T' && bytes[13] == b':' && text.ends_with('Z')

@@ -2,16 +2,16 @@
 
 use crate::docker::{Docker, WAITS, normal};
 
-/// A process that says that it is up, then a number again and again, and ends at SIGTERM with 9.
+/// A process that prints that it is up, then a number again and again, and ends at SIGTERM with 9.
 const LOOP: &str = "bb sh -c 'trap \"exit 9\" TERM; echo up; n=0; while :; do n=$((n+1)); echo tick; sleep 0.1; done'";
 
-/// What a line prints with a runtime.
+/// The output of a line with a runtime.
 fn outcome(docker: &Docker, line: &str, runtime: &str) -> String {
     let done = docker.run(&format!("{WAITS}C=c-$RT; {line}"), runtime);
     format!("{}\n{}\n{}", done.status, normal(&done.out), normal(&done.err))
 }
 
-/// Runs each line with brig and with runc, and looks for words in what it prints; all that differ fail together.
+/// Runs each line with brig and with runc, and searches its output for words; all differences fail together.
 fn compare(docker: &Docker, lines: &[(&str, &str)]) {
     let mut wrong = Vec::new();
     for (line, words) in lines {
@@ -52,7 +52,7 @@ fn containers_outlive_a_killed_daemon() {
         ],
     );
     docker.kill();
-    // One ends while no daemon is there. The others live on.
+    // One ends while no daemon runs. The others continue.
     compare(
         &docker,
         &[(

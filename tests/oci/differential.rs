@@ -1,8 +1,10 @@
-//! Random bundles and command lines by brig and by runc, each in a fresh root. Statuses, streams, state, control groups, and what the container sees of
-//! itself must be the same lines in the same order. The bundles follow from a seed, which every failure names.
+//! Random bundles and command lines by brig and by runc, each in a fresh root. Statuses, streams, state, cgroups, and
+//! the container's view of itself must be the same lines in the same order. The bundles follow from a seed, which every
+//! failure names.
 //!
-//! `BRIG_DIFFERENTIAL_SEED` is another seed, `BRIG_DIFFERENTIAL_COUNT` another number of bundles, `BRIG_DIFFERENTIAL_ONLY` runs one of them.
-//! The differences that are intended (docs/oci.md) are taken out by `observed`; `bundles` has what is chosen from.
+//! `BRIG_DIFFERENTIAL_SEED` is another seed, `BRIG_DIFFERENTIAL_COUNT` another number of bundles,
+//! `BRIG_DIFFERENTIAL_ONLY` runs one of them. `observed` removes the intended differences (docs/oci.md); `bundles` has
+//! the choices.
 
 mod bundles;
 mod console;
@@ -25,9 +27,9 @@ use std::time::{Duration, Instant};
 const COUNT: u64 = 70;
 /// The seed of an ordinary run.
 const SEED: u64 = 19;
-/// How many bundles run side by side.
+/// The number of bundles that run in parallel.
 const THREADS: usize = 3;
-/// How long a container's program may take, on a busy machine.
+/// The time limit for a container's program, on a busy machine.
 const END: Duration = Duration::from_secs(60);
 
 /// A number from the environment.
@@ -80,7 +82,7 @@ struct Trial {
     lab: Lab,
     runtime: Runtime,
     seen: Vec<String>,
-    /// What the runtime complained of, which is not compared.
+    /// The runtime's complaints, which are not compared.
     words: Vec<String>,
 }
 
@@ -96,7 +98,7 @@ impl Trial {
         command
     }
 
-    /// Runs a command whose output a container may keep open, into files; its status.
+    /// Runs a command into files, since a container may keep its output open; returns its status.
     fn run(&mut self, arguments: &[&str]) -> i32 {
         let file = |name: &str| File::options().append(true).create(true).open(self.lab.path().join(name)).unwrap();
         let mut command = self.command(arguments);
@@ -111,7 +113,7 @@ impl Trial {
         status
     }
 
-    /// Runs a command in the foreground of a terminal, whose container has one, too.
+    /// Runs a command in the foreground of a terminal; the container has a terminal too.
     fn run_in_terminal(&mut self, arguments: &[&str]) -> i32 {
         let command = self.command(arguments);
         let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.to_str().unwrap());
@@ -137,7 +139,7 @@ impl Trial {
         (status, console)
     }
 
-    /// What a verb prints on standard output, without numbers that differ in each run.
+    /// Adds the standard output of a verb, without numbers that differ in each run.
     fn print(&mut self, arguments: &[&str]) {
         let done = finish(&mut self.command(arguments));
         self.ended(arguments, done.status);
@@ -154,7 +156,7 @@ impl Trial {
         std::fs::read_to_string(self.lab.path().join("pid")).unwrap_or_default()
     }
 
-    /// Adds what `state` prints.
+    /// Adds the output of `state`.
     fn look(&mut self) {
         let done = finish(&mut self.command(&["state", &self.id()]));
         let state = observed::state(&done.out, &self.lab);
@@ -180,7 +182,7 @@ impl Trial {
         !is_first && !words.iter().any(|word| ["0", "NOPE", "WINCH"].contains(word))
     }
 
-    /// Carries out the plan; what was seen, a line each.
+    /// Carries out the plan; returns the observed lines.
     fn carry_out(mut self, plan: &Plan) -> (Vec<String>, Vec<String>) {
         let id = self.id();
         let mut consoles = Vec::new();
@@ -233,7 +235,7 @@ impl Trial {
                     for words in all {
                         let words: Vec<&str> =
                             words.iter().map(|word| if word == bundles::ID { &id } else { word.as_str() }).collect();
-                        // Else it ends some time after.
+                        // Otherwise it ends some time later.
                         if words[0] == "kill" && self.is_killed_by(&words) {
                             continue;
                         }
@@ -268,7 +270,8 @@ impl Trial {
         }
         let read = |name: &str| std::fs::read_to_string(self.lab.path().join(name)).unwrap_or_default();
         let (out, err) = (read("out"), read("err"));
-        // runc 1.1 changes the terminal of its foreground at once after the start: what is printed before has returns now and then.
+        // runc 1.1 changes its foreground terminal right after the start: earlier output sometimes has carriage
+        // returns.
         if self.runtime == Runtime::Brig || !plan.in_foreground() {
             self.seen.push(format!("lines end with a return: {}", out.contains('\r')));
         } else {
@@ -286,7 +289,7 @@ impl Trial {
     }
 }
 
-/// What one runtime made of a bundle.
+/// The result of one runtime for a bundle.
 struct Observation {
     seen: Vec<String>,
     words: Vec<String>,
@@ -303,7 +306,7 @@ fn observe(runtime: Runtime, seed: u64) -> Option<Observation> {
     Some(Observation { seen, words, plan, config })
 }
 
-/// The lines of `one` without those of `other`, each as often as it is there.
+/// The lines of `one` without those of `other`, each as often as it occurs.
 fn only(mark: &str, one: &[String], other: &[String]) -> Vec<String> {
     let mut rest: Vec<&String> = other.iter().collect();
     let mut lines = Vec::new();
@@ -316,8 +319,8 @@ fn only(mark: &str, one: &[String], other: &[String]) -> Vec<String> {
     lines
 }
 
-/// The lines that one of the two has alone or more often, or the first line at another place.
-/// If a command ended in another way, only statuses and complaints.
+/// The lines that one side has alone or more often, or the first line at another position. If a command ended
+/// differently, only statuses and complaints.
 fn differences(ours: &Observation, theirs: &Observation) -> Vec<String> {
     let mut found = [only("brig", &ours.seen, &theirs.seen), only("runc", &theirs.seen, &ours.seen)].concat();
     if found.is_empty() {

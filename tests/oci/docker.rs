@@ -1,4 +1,5 @@
-//! Docker with brig beside runc: the same commands, and the same answers. The daemon is the test's own, on a private socket, and gone afterwards.
+//! Docker with brig beside runc: the same commands, and the same answers. The test starts the daemon on a private
+//! socket, and removes it afterwards.
 
 mod commands;
 
@@ -98,7 +99,8 @@ impl Docker {
     }
 }
 
-/// Starts the daemon. One that remaps users runs where accounts have one more, whose ids it may map; that changes no file of the host.
+/// Starts the daemon. A daemon that remaps users runs with an additional account, whose ids it may map; no file of the
+/// host changes.
 fn spawn(lab: &Lab, arguments: &str) -> Child {
     let at = |name: &str| lab.path().join(name).display().to_string();
     let remapped = arguments.contains("remapped");
@@ -135,7 +137,7 @@ impl Drop for Docker {
     fn drop(&mut self) {
         if self.arguments.contains("live-restore") {
             self.run("docker rm -f $(docker ps -aq)", "");
-            // Of a test that failed without a daemon: the monitors of its containers, and these.
+            // After a test that failed without a daemon: the monitors of its containers, and these.
             let line = "for shim in $(pgrep -f -- \"-address $PWD/\"); do kill -KILL $(pgrep -P $shim) $shim; done";
             self.run(line, "");
         }
@@ -166,9 +168,9 @@ impl Drop for Docker {
     }
 }
 
-/// What differs from one run to the next, and from one runtime to the other.
+/// Replaces the differences between runs and between runtimes.
 pub(crate) fn normal(text: &str) -> String {
-    // script(1) now and then has the end of its own input echoed by the terminal.
+    // The terminal sometimes echoes the end of script(1)'s input.
     let text = text.replace(['\0'], "").replace("^@", "");
     let text = text.trim_end().replace("runc", "RT").replace("brig", "RT");
     let mut words: Vec<String> = Vec::new();
@@ -180,8 +182,8 @@ pub(crate) fn normal(text: &str) -> String {
     words.concat()
 }
 
-/// `comes WORD N`: waits until the container has said it for the Nth time. `becomes VALUE FIELD`: waits for a value and prints the field.
-/// A busy machine needs more time than any that could be written here, and a quiet one less.
+/// `comes WORD N`: waits until the container has printed it for the Nth time. `becomes VALUE FIELD`: waits for a value
+/// and prints the field. A busy machine needs more time than any fixed time, and an idle one less.
 pub(crate) const WAITS: &str = r#"
 comes() { for i in $(seq 300); do [ "$(docker logs $C 2> /dev/null | grep -c $1)" -ge $2 ] && return; sleep 0.1; done; echo "no $1"; }
 becomes() {

@@ -1,7 +1,9 @@
-//! A filter that denies one system call, for each call of x86-64: `run` and `exec` of brig fail only where those of runc fail, too.
+//! A filter that denies one system call, for each call of x86-64: `run` and `exec` of brig fail only if those of runc
+//! fail too.
 //!
-//! A call that may kill the process without harm is one that nobody makes under the filter, so the other two answers are tried only where that fails.
-//! `BRIG_EACH_CALL_ALL=1` tries all three for each call. The program under test is the shipped one where `BRIG_BIN` names it.
+//! If a call may kill the process without harm, neither runtime makes it under the filter. So the other two answers are
+//! tried only if that one fails. `BRIG_EACH_CALL_ALL=1` tries all three for each call. `BRIG_BIN` names the shipped
+//! program to test.
 
 use crate::beside::has_runc;
 use crate::support::{Lab, finish, skip};
@@ -12,9 +14,9 @@ use std::sync::Mutex;
 
 /// The table of numbers; the first column is x86-64.
 const TABLE: &str = include_str!("../../src/seccomp/syscalls.in");
-/// How many run side by side.
+/// The number of calls in parallel.
 const THREADS: usize = 2;
-/// What a denied call gets. The first shows whether the call is made at all.
+/// The results of a denied call. The first shows whether the call is made at all.
 const ANSWERS: [(&str, Option<u32>); 3] =
     [("SCMP_ACT_KILL_PROCESS", None), ("SCMP_ACT_ERRNO", Some(1)), ("SCMP_ACT_ERRNO", Some(38))];
 
@@ -34,7 +36,7 @@ fn filter(name: &str, (action, errno): (&str, Option<u32>)) -> Value {
     json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]})
 }
 
-/// Whether a command of a runtime ends well, and in time: Go's scheduler may wait for ever where a call is denied.
+/// Whether a command of a runtime succeeds in time: Go's scheduler may wait forever if a call is denied.
 fn ends_well(lab: &Lab, program: &str, records: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "30", program, "--root"]).arg(lab.path().join(records)).args(arguments);
@@ -51,7 +53,7 @@ fn by_runc(lab: &Lab, arguments: &[&str]) -> bool {
     ends_well(lab, "runc", "runc", arguments)
 }
 
-/// A container of an ordinary user, who has groups and no HOME.
+/// A container of an ordinary user with groups and without HOME.
 fn lab() -> Option<Lab> {
     let mut lab = Lab::new()?;
     let user = json!({"uid": 1000, "gid": 1000, "additionalGids": [1000, 7]});
@@ -123,7 +125,7 @@ fn run_needs_no_call_that_runc_does_not_need() {
     );
 }
 
-/// Under brig one container runs, and the configuration in its record is changed: the filter of `exec` is read from there.
+/// Under brig one container runs, and its recorded configuration is changed: `exec` reads the filter from there.
 #[test]
 fn exec_needs_no_call_that_runc_does_not_need() {
     each(

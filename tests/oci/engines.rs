@@ -1,4 +1,5 @@
-//! containerd with brig as its runtime: daemon, socket and store are the test's own, and gone afterwards.
+//! containerd with brig as its runtime: the test starts the daemon with a private socket and store, and removes all
+//! afterwards.
 
 use crate::support::{Done, Lab, eventually, finish, skip};
 use std::path::Path;
@@ -10,7 +11,7 @@ pub(crate) struct Containerd {
     daemon: Child,
 }
 
-/// Without plugins for Kubernetes, which want network configurations.
+/// Without plugins for Kubernetes, which need network configurations.
 pub(crate) const WITHOUT_KUBERNETES: &str = "disabled_plugins = [\"io.containerd.grpc.v1.cri\"]";
 
 impl Containerd {
@@ -71,7 +72,7 @@ impl Containerd {
 impl Drop for Containerd {
     fn drop(&mut self) {
         self.run("ctr task rm -f $C; ctr container rm $C");
-        // Of a test that failed: the monitors of its containers, and these.
+        // After a failed test: the monitors of its containers, and these.
         self.run("for shim in $(pgrep -f -- \"-address $PWD/\"); do kill -KILL $(pgrep -P $shim) $shim; done");
         if let Some(pid) = rustix::process::Pid::from_raw(self.daemon.id() as i32) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
@@ -81,7 +82,7 @@ impl Drop for Containerd {
     }
 }
 
-/// What a daemon has mounted below its directories.
+/// The mounts of a daemon below its directories.
 pub(crate) fn unmount_all(below: &Path) {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let ours = below.display().to_string();
@@ -98,7 +99,7 @@ fn containerd_runs_its_containers_with_brig() {
         let done = containerd.run(line);
         assert_eq!((done.status, done.out.as_str()), (status, out), "{line}\n{}", done.err);
     };
-    // What ends at once may lose its words on a busy machine, whoever runs it: containerd takes it for over before it has read them.
+    // On a busy machine containerd takes a short program for ended before it has read its output, with any runtime.
     check("$RUN --rm $IMAGE $C sh -c 'echo hi; sleep 0.3; exit 3'", 3, "hi\n");
     check(
         "$RUN --rm --memory-limit 67108864 --read-only $IMAGE $C sh -c 'touch /x 2> /dev/null || echo ro; id -u; sleep 0.3'",

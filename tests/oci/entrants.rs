@@ -1,10 +1,11 @@
-//! Who enters a container without a user namespace is no way out of it, whatever power over others its processes have.
+//! A process that enters a container without a user namespace does not let its processes escape, whatever their power
+//! over other processes.
 
 use crate::attacks::attempt;
 use crate::support::{Lab, eventually, finish};
 use serde_json::json;
 
-/// What Docker gives, and what `--cap-add SYS_PTRACE` adds.
+/// Docker's capabilities, and that of `--cap-add SYS_PTRACE`.
 const GIVEN: [&str; 15] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -23,7 +24,7 @@ const GIVEN: [&str; 15] = [
     "CAP_SYS_PTRACE",
 ];
 
-/// Stops whoever comes, looks at him, and lets him go a little further.
+/// Stops each new process, reads it, and lets it run a little further.
 const WATCH: &str = r#"
 touch /ready
 while :; do
@@ -46,7 +47,7 @@ while :; do
     usleep 3000
 done"#;
 
-/// What the container has seen of those who entered it, each line once.
+/// What the container has seen of entering processes, each line once.
 fn watched(lab: &mut Lab, options: &[&str]) -> Vec<String> {
     for set in ["bounding", "effective", "permitted"] {
         lab.config["process"]["capabilities"][set] = json!(GIVEN);
@@ -79,17 +80,17 @@ fn a_container_without_mounts_of_its_own_is_entered_at_its_root() {
     assert_eq!(lab.exec(&format!("cat {} || tail -n 1 /etc/passwd | cut -d: -f1", host.display())).out, "user\n");
 }
 
-/// Whether one of them had something of the host's in it.
+/// Whether one of them had a file of the host.
 fn is_of_the_host(seen: &[String]) -> bool {
     seen.iter().any(|line| line.contains("host") || line == "directory")
 }
 
-/// Whether one of them showed how it was called.
+/// Whether one of them showed its caller's command line or variables.
 fn shows_the_caller(seen: &[String]) -> bool {
     seen.iter().any(|line| line.contains("caller"))
 }
 
-/// Whether one of them had a capability that the container has not.
+/// Whether one of them had a capability that the container does not have.
 fn is_mighty(seen: &[String]) -> bool {
     let own: u64 = GIVEN.iter().map(|name| name.parse::<caps::Capability>().unwrap().bitmask()).sum();
     let found = seen.iter().filter_map(|line| line.strip_prefix("Cap")?.split_once(' '));
@@ -98,7 +99,8 @@ fn is_mighty(seen: &[String]) -> bool {
 
 #[test]
 fn processes_that_enter_a_container_bring_nothing_of_the_host() {
-    // T-02, CVE-2016-9962: CAP_SYS_PTRACE without a user namespace is a power over who has our capabilities, and over who is undumpable
+    // T-02, CVE-2016-9962: CAP_SYS_PTRACE without a user namespace can trace processes with our capabilities, and
+    // undumpable ones
     attempt("joined-first", |lab| {
         let seen = watched(lab, &[]);
         is_of_the_host(&seen) && is_mighty(&seen)
@@ -116,7 +118,8 @@ fn processes_that_enter_a_container_do_not_show_the_caller() {
     attempt("hidden-caller", |lab| shows_the_caller(&watched(lab, &[])));
 }
 
-/// Two containers: the processes of the second are in the PID namespace of the first, which runs this loop with `CAP_SYS_PTRACE`.
+/// Two containers: the processes of the second are in the PID namespace of the first, which runs this loop with
+/// `CAP_SYS_PTRACE`.
 fn beside(lab: &mut Lab, line: &str) -> Option<Lab> {
     let mut first = Lab::new()?;
     for set in ["bounding", "effective", "permitted"] {
@@ -128,14 +131,15 @@ fn beside(lab: &mut Lab, line: &str) -> Option<Lab> {
     Some(first)
 }
 
-/// Has a container start in the PID namespace of one that writes to the root of every process that it sees. Whether that was the host's.
+/// Starts a container in the PID namespace of one that writes to the root of every process that it sees. Returns
+/// whether that root was the host's.
 fn writes_to_the_host(lab: &mut Lab) -> bool {
     let host = lab.path().display().to_string();
     let line =
         format!("while :; do for each in /proc/[0-9]*; do echo evil > $each/root{host}/evil; done; done 2> /dev/null");
     let Some(_first) = beside(lab, &line) else { return false };
     lab.args(&["true"]);
-    // The process without a guard is there for a millisecond: on the weakened build it may take long until it is met.
+    // The unguarded process exists for a millisecond: on the weakened build it may take long to catch it.
     (0..if lab.weakened.is_some() { 300 } else { 40 }).any(|_| {
         lab.run().succeeded();
         lab.path().join("evil").exists()
@@ -188,16 +192,16 @@ fn a_container_in_a_shared_pid_namespace_sees_its_processes() {
     assert_eq!(first.status(), "running");
 }
 
-/// What a container with CAP_SYS_PTRACE sees while others start that join its PID namespace and its namespace `kind`, each line once: their
-/// processes, and the objects of the IPC and network namespaces.
+/// What a container with CAP_SYS_PTRACE sees while other containers start that join its PID namespace and its namespace
+/// `kind`, each line once. These are their processes, and the objects of the IPC and network namespaces.
 fn seen_of_joined_starts(lab: &mut Lab, kind: &str) -> Option<Vec<String>> {
     let host = lab.path().join("config.json");
-    // A socket without a name, such as that by which our processes talk, cannot be reached from there.
+    // A socket without a name, such as those between our processes, cannot be reached from there.
     let objects = "for file in /proc/sysvipc/*; do
         while read line; do case $line in *key*) ;; *) echo object $file $line ;; esac; done < $file; done >> /seen
         while read number count protocol flags kind state inode name; do
             case $number$name in Num* | *:) ;; *) echo object socket $name ;; esac; done < /proc/net/unix >> /seen";
-    // A process of the second container is stopped where it is met.
+    // A process of the second container is stopped as soon as it is seen.
     let watch = WATCH.replace("usleep 3000", objects);
     let line = format!("HOST={}{watch}", host.display());
     let mut first = Lab::new()?;
@@ -206,7 +210,7 @@ fn seen_of_joined_starts(lab: &mut Lab, kind: &str) -> Option<Vec<String>> {
     }
     match kind {
         "user" => {
-            // The root of the user namespace needs the way to its root, and writes there.
+            // The root of the user namespace needs access to its root, and writes there.
             std::os::unix::fs::chown(first.root("/"), Some(700_000), Some(700_000)).unwrap();
             let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
             std::fs::set_permissions(first.path(), open).unwrap();
@@ -240,8 +244,8 @@ fn seen_of_joined_starts(lab: &mut Lab, kind: &str) -> Option<Vec<String>> {
     Some(lines)
 }
 
-/// Asserts that a start in a joined namespace shows nothing of the host there. Its capabilities are not asserted: the process that opens the procfs of
-/// the PID namespace has CAP_SYS_ADMIN, an empty root and a filter of ten calls.
+/// Asserts that a start in a joined namespace exposes nothing of the host there. Capabilities are not asserted: the
+/// process that opens the procfs of the PID namespace has CAP_SYS_ADMIN, an empty root and a filter of ten calls.
 fn assert_joined_start_is_closed(kind: &str) {
     let Some(mut lab) = Lab::new() else { return };
     let Some(seen) = seen_of_joined_starts(&mut lab, kind) else { return };
@@ -269,7 +273,8 @@ fn a_start_in_a_joined_cgroup_namespace_brings_nothing_of_the_host() {
     assert_joined_start_is_closed("cgroup");
 }
 
-/// Whether a process that entered was seen without the filter, or with the capability that installs it. Docker's default has no `noNewPrivileges`.
+/// Whether an entering process was seen without the filter, or with the capability that installs it. Docker's default
+/// has no `noNewPrivileges`.
 fn comes_before_its_filter(lab: &mut Lab) -> bool {
     lab.config["process"]["noNewPrivileges"] = json!(false);
     let refuse = |names: &[&str], errno: i32| json!({"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": errno});

@@ -1,4 +1,4 @@
-//! Fields and surroundings that few callers use: each does what it says, or is refused by name.
+//! Rarely used fields and environments: each has its effect, or is refused by name.
 
 use crate::support::{Done, Lab, finish, skip};
 use serde_json::json;
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The same command with a variable more, or through a line of shell in which `"$@"` is it.
+/// The command with an additional variable, or through a line of shell in which `"$@"` is the command.
 pub fn through(lab: &Lab, arguments: &[&str], shell: &str) -> Done {
     let command = lab.command(arguments);
     let mut wrapped = Command::new("/bin/sh");
@@ -19,7 +19,7 @@ pub fn through(lab: &Lab, arguments: &[&str], shell: &str) -> Done {
 #[test]
 fn a_service_manager_hears_that_the_container_is_ready_and_nothing_else() {
     let Some(mut lab) = Lab::new() else { return };
-    // busybox cannot send a datagram to a socket of files: the test's own program does, as the container's.
+    // busybox cannot send a datagram to a unix socket: the test's program does, in the container.
     let Some(tool) = datagram_tool(&lab) else { return };
     std::fs::copy(tool, lab.root("/bin/say")).unwrap();
     lab.sh("test $NOTIFY_SOCKET = /run/notify/notify.sock || exit 1; say STATUS=early; say 'STATUS=x\nREADY=1\nMAINPID=4'; sleep 100");
@@ -31,7 +31,7 @@ fn a_service_manager_hears_that_the_container_is_ready_and_nothing_else() {
             let mut said = Vec::new();
             manager.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
             while said.len() < 2 {
-                let length = manager.recv(&mut bytes).unwrap(); // and so the descriptor of the barrier is closed
+                let length = manager.recv(&mut bytes).unwrap(); // and so closes the descriptor of the barrier
                 said.push(String::from_utf8(bytes[..length].to_vec()).unwrap());
             }
             said
@@ -49,7 +49,7 @@ fn a_service_manager_hears_that_the_container_is_ready_and_nothing_else() {
         lab.on(&["delete", "--force"]).succeeded();
         std::fs::remove_file(path).unwrap();
         if verb == "run" {
-            // Its root may not enter the directory of records, which is ours alone.
+            // Its root may not enter our private directory of records.
             lab.user_namespace();
         }
     }
@@ -140,15 +140,15 @@ fn labels_of_apparmor_hold_for_the_container_and_for_exec() {
     assert_eq!(by_flag("no-such-profile").failed_with("apply the AppArmor profile `no-such-profile`").status, 255);
 }
 
-/// A profile of AppArmor, which is unloaded with this.
+/// An AppArmor profile, unloaded on drop.
 pub struct Profile {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     source: std::path::PathBuf,
 }
 
 impl Profile {
-    /// Loads one with these flags and rules; `None` where there is no AppArmor.
+    /// Loads a profile with these flags and rules; `None` without AppArmor.
     pub fn load(lab: &Lab, flags: &str, rules: &str) -> Option<Profile> {
         if !std::fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.starts_with('Y')) {
             skip("needs a kernel with AppArmor");
@@ -229,7 +229,7 @@ fn a_user_namespace_is_joined_by_its_path() {
 
 #[test]
 fn a_cgroup_namespace_is_joined_together_with_a_user_namespace() {
-    // A user namespace of its own, which has no power over the other; and one that is joined as well, as in a pod.
+    // A new user namespace, which has no power over the other; and one that is joined as well, as in a pod.
     for is_pod in [false, true] {
         let Some(mut first) = Lab::new() else { return };
         first.without("cgroup").namespace("cgroup").args(&["sleep", "100"]);
@@ -254,7 +254,7 @@ fn a_cgroup_namespace_is_joined_together_with_a_user_namespace() {
         let theirs = std::fs::read_link(format!("/proc/{pid}/ns/cgroup")).unwrap();
         assert_eq!(lines[0], theirs.to_str().unwrap(), "pod: {is_pod}");
         assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>(), ["0", "700000", "65536"]);
-        // Its own group is beside the one that is the root of what it sees; who enters it is there too.
+        // Its cgroup is a sibling of the root that it sees; an entering process is there too.
         let id = second.id.clone();
         let beside = |text: &str| text.lines().any(|line| line.contains("/..") && line.ends_with(&id));
         assert!(beside(&done.out), "pod: {is_pod}: {}", done.out);
@@ -316,7 +316,8 @@ fn network_devices_move_with_their_addresses_and_come_up() {
 fn without_a_cgroup_manager_no_group_is_made_and_no_limit_is_promised() {
     let Some(mut lab) = Lab::new() else { return };
     lab.config["linux"]["resources"] = json!({});
-    lab.without("cgroup").sh("cat /proc/self/cgroup; mkdir /sys/fs/cgroup/made"); // it would see itself at the root
+    // it would see its own cgroup at the root
+    lab.without("cgroup").sh("cat /proc/self/cgroup; mkdir /sys/fs/cgroup/made");
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let done = lab.brig(&["--cgroup-manager=disabled", "run", &lab.id]);
     let sorted = |text: &str| {
@@ -339,7 +340,7 @@ fn affinity_is_that_of_the_group_and_of_exec_what_it_says() {
         return skip("needs two processors");
     }
     lab.sh(line);
-    // Not the caller's, who may be pinned to one.
+    // Not the caller's affinity, which may be one processor.
     assert_eq!(through(&lab, &["run", &lab.id], "taskset -c 0 \"$@\"").out, all);
     lab.args(&["sleep", "100"]).start();
     for (affinity, expected) in [
@@ -358,7 +359,7 @@ fn affinity_is_that_of_the_group_and_of_exec_what_it_says() {
 #[test]
 fn the_root_has_the_propagation_that_was_asked_for() {
     let Some(mut lab) = Lab::new() else { return };
-    // In a namespace whose mounts are shared, as the host's of a service manager are.
+    // In a namespace with shared mounts, like that of a service manager's host.
     let shell = "unshare -m /bin/sh -c 'mount --make-rshared / && \"$@\"' sh \"$@\"";
     lab.sh("grep -E '^[0-9]+ [0-9]+ [0-9:]+ [^ ]+ / ' /proc/self/mountinfo");
     for (word, expected) in [

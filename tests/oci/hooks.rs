@@ -1,4 +1,4 @@
-//! Hooks that do not do as they should, and callers that do not.
+//! Hooks and callers that misbehave.
 
 use crate::support::{Done, Lab, finish};
 use serde_json::json;
@@ -20,7 +20,7 @@ fn a_hook_need_not_read_the_state() {
     }
     lab.sh("echo ran");
     assert_eq!(lab.run().succeeded().out, "ran\n");
-    // Where it is not the first of its PID namespace SIGPIPE would end it, too.
+    // If it is not pid 1 of its namespace, SIGPIPE would end it too.
     assert_eq!(lab.without("pid").run().succeeded().out, "ran\n");
 }
 
@@ -52,7 +52,7 @@ fn a_hook_that_does_not_read_is_within_its_time_all_the_same() {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
-/// A command of ours whose caller ignores the ends of its children, as some daemons do.
+/// Runs our command under a caller that ignores SIGCHLD, as some daemons do.
 fn unheard(lab: &Lab, arguments: &[&str]) -> Done {
     let command = lab.command(arguments);
     let mut wrapped = Command::new("perl");

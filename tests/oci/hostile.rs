@@ -108,14 +108,14 @@ fn a_group_with_processes_in_it_is_not_taken_over() {
     second.args(&["true"]).create().failed_with("container's cgroup is not empty: 1 process(es) found");
 }
 
-/// A process that not even SIGKILL ends: it waits to write to a file system that is frozen, which a mount namespace of its own has.
+/// A process that SIGKILL does not end: it waits to write to a frozen file system, in a separate mount namespace.
 struct Stuck {
     process: std::process::Child,
     place: std::path::PathBuf,
 }
 
 impl Stuck {
-    /// `None` where no file system can be frozen.
+    /// `None` if no file system can be frozen.
     fn new(lab: &Lab) -> Option<Stuck> {
         let place = lab.path().join("frozen");
         fs::create_dir(&place).unwrap();
@@ -143,7 +143,7 @@ impl Stuck {
         Some(Stuck { process, place })
     }
 
-    /// Lets it go on, and so end.
+    /// Releases the process, so that it ends.
     fn release(&mut self) {
         let seen = format!("/proc/{}/root{}", self.process.id(), self.place.display());
         let _ = std::process::Command::new("fsfreeze").args(["-u", &seen]).stderr(std::process::Stdio::null()).status();
@@ -163,7 +163,7 @@ fn a_group_that_cannot_be_removed_is_named_and_goes_when_it_can() {
     let Some(mut stuck) = Stuck::new(&lab) else { return };
     lab.config["linux"]["cgroupsPath"] = json!(format!("/{}", lab.id));
     lab.args(&["sleep", "100"]).start();
-    // A group that somebody has made in the container's, in every hierarchy that it has one in, and a process of theirs.
+    // A foreign cgroup in the container's, in each of its hierarchies, with a process.
     let listed =
         crate::support::finish(std::process::Command::new("find").args(["/sys/fs/cgroup", "-name", &lab.id])).out;
     let groups: Vec<_> = listed.lines().map(std::path::PathBuf::from).collect();
@@ -172,7 +172,7 @@ fn a_group_that_cannot_be_removed_is_named_and_goes_when_it_can() {
     for group in &groups {
         let below = group.join("others");
         fs::create_dir(&below).unwrap();
-        // A group of processors takes nobody before it has some.
+        // A cpuset takes no process before it has processors.
         for name in ["cpuset.cpus", "cpuset.mems"].iter().filter(|_| group.starts_with("/sys/fs/cgroup/cpuset")) {
             fs::write(below.join(name), fs::read(group.join(name)).unwrap()).unwrap();
         }
@@ -187,7 +187,7 @@ fn a_group_that_cannot_be_removed_is_named_and_goes_when_it_can() {
             assert!(done.err.contains(words), "{words} is not in {}", done.err);
         }
         assert!(!done.err.contains("panicked"), "{}", done.err);
-        // It is there as before, and so is what stands in the way.
+        // It is there as before, and so is the obstacle.
         assert_eq!(lab.status(), "stopped");
         assert!(groups.iter().all(|group| group.join("others").exists()));
         assert_eq!(stuck.process.try_wait().unwrap(), None);
@@ -265,7 +265,7 @@ fn a_full_disk_is_told_of_at_each_write_and_leaves_nothing() {
     let Some(mut lab) = Lab::new() else { return };
     fs::create_dir(lab.path().join("records")).unwrap();
     lab.args(&["true"]);
-    // Records on a disk of their own that has so many inodes and pages and no more, in a mount namespace of the test's own.
+    // Records on a private disk with exactly so many inodes and pages, in a mount namespace of the test.
     let attempt = |inodes: usize, pages: usize| {
         let command = lab.command(&["run", "--pid-file", "records/pid", &lab.id]);
         let shell = format!(

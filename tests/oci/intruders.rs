@@ -1,5 +1,5 @@
-//! More of what has been done to runtimes: from inside a container that others enter, with the caller's terminal, its variables and its names.
-//! As in `attacks`, each is shown to succeed on the weakened build.
+//! More known attacks on runtimes: from inside a container that other processes enter, with the caller's terminal,
+//! variables and names. As in `attacks`, each succeeds on the weakened build.
 
 use crate::attacks::attempt;
 use crate::support::{Lab, finish};
@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A line of shell around a command of ours, which is `"$@"` in it.
+/// A line of shell around our command, which is `"$@"` in it.
 fn around(lab: &Lab, arguments: &[&str], shell: &str) -> crate::support::Done {
     let command = lab.command(arguments);
     let mut wrapped = Command::new("/bin/sh");
@@ -19,13 +19,15 @@ fn around(lab: &Lab, arguments: &[&str], shell: &str) -> crate::support::Done {
 
 #[test]
 fn processes_that_enter_a_container_cannot_be_looked_into() {
-    // T-02, T-31, CVE-2016-9962: the container's root watches for those who come in, and may trace who has no more power than he has
+    // T-02, T-31, CVE-2016-9962: the container's root watches for entering processes, and may trace those without more
+    // power
     attempt("undumpable", looks_into_who_enters);
-    // In a user namespace he may trace everybody; who changes his user on the way into it is undumpable by that, and before it if he comes in too soon.
+    // In a user namespace root may trace every process. A process that changes its user on entry is undumpable by that,
+    // and must be before if it enters too early.
     attempt("joined-first,undumpable", |lab| looks_into_who_enters(lab.user_namespace()));
 }
 
-/// Whether the container has seen a program of those who entered it that is none of its own.
+/// Whether the container has seen the program of an entering process that is not one of its programs.
 fn looks_into_who_enters(lab: &mut Lab) -> bool {
     if lab.config["linux"]["uidMappings"].is_array() {
         let all: Vec<_> = (0..=40).filter_map(capability).collect();
@@ -33,7 +35,7 @@ fn looks_into_who_enters(lab: &mut Lab) -> bool {
             lab.config["process"]["capabilities"][set] = json!(all);
         }
     }
-    // Whoever comes is stopped at once, and goes on when he was looked at.
+    // Each new process is stopped at once, and continues after it was read.
     let look = "ls -l /proc/[0-9]*/exe 2> /dev/null; kill -CONT -1; usleep 3000";
     lab.sh(&format!("while :; do kill -STOP -1 2> /dev/null && {{ {look}; }}; done"));
     let seen = lab.path().join("seen");
@@ -42,7 +44,7 @@ fn looks_into_who_enters(lab: &mut Lab) -> bool {
         let output = std::fs::File::create(&seen).unwrap();
         assert!(command.stdout(output).stderr(Stdio::null()).status().unwrap().success());
     }
-    // Who comes in without a guard is there for some microseconds: on the weakened build it may take long until one is caught.
+    // An unguarded process exists for some microseconds: on the weakened build it may take long to catch one.
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         for _ in 0..40 {
@@ -82,7 +84,7 @@ fn false_proc(lab: &mut Lab, file: &str) -> std::path::PathBuf {
 
 #[test]
 fn labels_are_never_written_to_files_of_the_image() {
-    // T-04, T-13, CVE-2019-16884, CVE-2025-52881: a volume over /proc with a file where the label is to be written
+    // T-04, T-13, CVE-2019-16884, CVE-2025-52881: a volume over /proc with a file at the path of the label
     attempt("own-procfs", |lab| {
         let fake = false_proc(lab, "thread-self/attr/apparmor/exec");
         lab.config["process"]["apparmorProfile"] = json!("confined");
@@ -93,14 +95,14 @@ fn labels_are_never_written_to_files_of_the_image() {
 
 #[test]
 fn kernel_parameters_are_never_written_to_files_of_the_image() {
-    // T-13, CVE-2025-52881: a volume over /proc with a file where the parameter is to be written
+    // T-13, CVE-2025-52881: a volume over /proc with a file at the path of the parameter
     attempt("own-procfs", |lab| {
         let fake = false_proc(lab, "sys/net/ipv4/ip_unprivileged_port_start");
         lab.mount("/tmp", "proc", "proc", &[]);
         lab.config["linux"]["sysctl"] = json!({"net.ipv4.ip_unprivileged_port_start": "77"});
         let done = lab.args(&["cat", "/tmp/sys/net/ipv4/ip_unprivileged_port_start"]).run();
         let deceived = !std::fs::read_to_string(fake).unwrap().is_empty();
-        // On the weakened build what was not written to the one file was written to the other; else no folder comes to lie there.
+        // On the weakened build the write goes to the other file; otherwise no folder appears there.
         assert!(if deceived { done.out == "1024\n" } else { done.err.contains("not of type proc") }, "{}", done.err);
         deceived
     });
@@ -108,7 +110,7 @@ fn kernel_parameters_are_never_written_to_files_of_the_image() {
 
 #[test]
 fn a_profile_around_us_that_does_not_know_a_detached_procfs_is_no_obstacle() {
-    // T-26, runc issue 4968: to a profile such as LXC's a file of a procfs that is mounted nowhere is one of /sys
+    // T-26, runc issue 4968: a profile such as LXC's takes a file of a detached procfs for one of /sys
     let Some(lab) = Lab::new() else { return };
     let rules = "file, capability, network, mount, umount, pivot_root, signal, ptrace, unix, userns, change_profile, deny /sys/net/** wkl,";
     let Some(profile) = crate::fields::Profile::load(&lab, "flags=(attach_disconnected,mediate_deleted)", rules) else {
@@ -143,7 +145,7 @@ fn a_link_of_the_image_does_not_lead_what_we_inject_to_the_host() {
 
 #[test]
 fn long_and_many_lines_of_maps_and_paths_are_refused() {
-    // T-07, CVE-2021-43784: of a length of 16 bits, what is left is a path of the host's, or a map that nobody has asked for
+    // T-07, CVE-2021-43784: a length of 16 bits overflows, and the rest is a path of the host, or a foreign map
     attempt("long-values", |lab| {
         let path = format!("/proc/self/ns/net{}", "/".repeat(1 << 16));
         lab.without("network").config["linux"]["namespaces"]
@@ -154,7 +156,7 @@ fn long_and_many_lines_of_maps_and_paths_are_refused() {
         lab.args(&["readlink", "/proc/self/ns/net"]).run().out.trim() == hosts.to_str().unwrap()
     });
     attempt("long-values", |lab| {
-        // Lines of one id each, as many as end, 65536 bytes on, where one of the first lines ends.
+        // Lines of one id each, so many that one ends 65536 bytes after the end of one of the first lines.
         let mut text = String::new();
         let mut ends = std::collections::BTreeSet::new();
         let count = (1..)
@@ -184,7 +186,8 @@ fn long_and_many_lines_of_maps_and_paths_are_refused() {
 
 #[test]
 fn strange_names_of_destinations_are_only_names() {
-    // T-20, CVE-2026-119101: what looks like a field of another table, and a link of the image to a directory of the host
+    // T-20, CVE-2026-119101: a value in the form of another table's field, and a link of the image to a directory of
+    // the host
     attempt("resolve", |lab| {
         let (source, there) = (lab.path().join("source"), lab.path().join("there"));
         std::fs::create_dir(&source).unwrap();
@@ -200,7 +203,7 @@ fn strange_names_of_destinations_are_only_names() {
         let done =
             lab.sh(&format!("cat '/a]:b/file' /c*/file; touch '/a]:b/x' && echo written; cat {there}/file")).run();
         assert!(done.out.starts_with("inin") && done.err.contains("Read-only"), "{} {}", done.out, done.err);
-        done.out != "ininin" // it went to where the link leads on the host
+        done.out != "ininin" // it went to the target of the link on the host
     });
 }
 
@@ -225,7 +228,7 @@ fn a_number_of_a_user_is_never_looked_up_as_a_name() {
         std::fs::write(lab.root("/etc/passwd"), "1000:x:0:0::/:/bin/sh\nroot:x:0:0::/root:/bin/sh\n").unwrap();
         lab.args(&["sleep", "60"]);
         lab.start();
-        lab.brig(&["exec", "--user", "root", &lab.id, "id", "-u"]).failed_with("is no user or group id");
+        lab.brig(&["exec", "--user", "root", &lab.id, "id", "-u"]).failed_with("is not a user or group id");
         lab.brig(&["exec", "--user", "1000", &lab.id, "id", "-u"]).out != "1000\n"
     });
 }
@@ -240,7 +243,7 @@ fn the_propagation_of_the_hosts_mounts_is_not_ours_to_change() {
         }
         lab.config["linux"]["rootfsPropagation"] = json!("rshared");
         lab.args(&["true"]);
-        // In a namespace of the test's own: the control changes something.
+        // In a namespace of the test: the control changes it.
         let shell = "exec unshare -m /bin/sh -c 'cat /proc/self/mountinfo > before; \"$@\"; cat /proc/self/mountinfo > after' sh \"$@\"";
         around(lab, &["run", &lab.id], shell);
         let read = |name: &str| std::fs::read_to_string(lab.path().join(name)).unwrap();
@@ -250,7 +253,7 @@ fn the_propagation_of_the_hosts_mounts_is_not_ours_to_change() {
 
 #[test]
 fn the_hosts_sysfs_is_read_only_to_the_last_mount() {
-    // T-23: what is mounted below /sys, too, where a container gets the host's because its network is the host's
+    // T-23: a container with the host's network gets the host's /sys, with its submounts
     attempt("host-sysfs", |lab| {
         lab.user_namespace()
             .without("network")
@@ -304,12 +307,12 @@ fn the_callers_terminal_cannot_be_reached_through_dev_tty() {
 
 #[test]
 fn the_root_groups_of_v1_cannot_be_reached() {
-    // T-32, CVE-2022-0492: no release_agent is in sight, and the groups that are cannot be written to
+    // T-32, CVE-2022-0492: no release_agent is visible, and the visible cgroups are read-only
     let Some(mut lab) = Lab::new() else { return };
     let line = "find /sys/fs/cgroup -name release_agent; for each in /sys/fs/cgroup/*/notify_on_release; do echo 1 > $each && echo written; done";
     let done = lab.sh(line).run();
     assert_eq!(done.out, "", "{}", done.err);
-    // The same bundle with the host's whole tree, as a careless caller would mount it, shows what there is to be found.
+    // The same bundle with the host's whole tree, as a careless caller would mount it, shows what can be found.
     lab.unmount("/sys/fs/cgroup").mount("/sys/fs/cgroup", "bind", "/sys/fs/cgroup", &["rbind", "ro"]);
     if std::path::Path::new("/sys/fs/cgroup/pids/release_agent").exists() {
         assert!(lab.sh("find /sys/fs/cgroup -name release_agent").run().out.contains("release_agent"));
@@ -331,7 +334,7 @@ fn abstract_sockets_of_the_host_are_out_of_reach() {
 
 #[test]
 fn no_library_of_the_image_is_loaded_by_who_prepares_or_enters_the_container() {
-    // T-34, CVE-2019-14271: the image has a name service of its own, which says so when it is loaded
+    // T-34, CVE-2019-14271: the image has its own name service library, which prints when it is loaded
     if Command::new("cc").arg("--version").output().is_err() {
         return crate::support::skip("needs cc");
     }
@@ -342,7 +345,7 @@ fn no_library_of_the_image_is_loaded_by_who_prepares_or_enters_the_container() {
         let libraries = lab.root("/lib/x86_64-linux-gnu");
         std::fs::create_dir_all(&libraries).unwrap();
         let library = libraries.join("libnss_evil.so.2");
-        // Without the C library's start, so that it depends on nothing that the image would have to bring.
+        // Without the C library's start, so that it needs no file of the image.
         let mut made = Command::new("cc");
         let made = made.args(["-shared", "-fPIC", "-nostartfiles", "-o"]).arg(&library).arg(&source);
         assert!(made.status().unwrap().success());
@@ -391,7 +394,7 @@ fn a_user_that_is_no_number_of_a_user_is_not_root() {
 
 #[test]
 fn hooks_of_a_forged_checkpoint_do_not_run() {
-    // T-40, CVE-2026-95837: hooks and mounts are those of the bundle that the caller names, never of what lies beside the images
+    // T-40, CVE-2026-95837: hooks and mounts are those of the caller's bundle, never of files beside the images
     let Some(lab) = crate::checkpoint::lab() else { return };
     let (frozen, victim, pid) = (lab.images(), lab.path().join("victim"), lab.path().join("pid"));
     std::fs::create_dir(&frozen).unwrap();
@@ -404,7 +407,7 @@ fn hooks_of_a_forged_checkpoint_do_not_run() {
     lab.restore(&[]).failed_with("descriptors.json");
     std::fs::write(frozen.join("descriptors.json"), "[]").unwrap();
     lab.restore(&[]).failed_with("criu failed");
-    // As containerd's shim says it.
+    // In the words of containerd's shim.
     let at = frozen.to_str().unwrap();
     lab.restore(&["--work-path", at, "--no-pivot", "--pid-file", pid.to_str().unwrap()]).failed_with("criu failed");
     lab.on(&["state"]).failed_with("does not exist");

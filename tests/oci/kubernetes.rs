@@ -1,12 +1,15 @@
-//! containerd as Kubernetes has it: its CRI plugin, driven over the socket by `cri/client.py`, with brig and with runc.
+//! containerd with its CRI plugin, as in Kubernetes: `cri/client.py` drives it over the socket, with brig and with
+//! runc.
 //!
-//! `BRIG_CRI_PODS=50` makes and removes more pods. Pods with user namespaces need a containerd that knows them and a network of CNI's.
+//! `BRIG_CRI_PODS=50` makes and removes more pods. Pods with user namespaces need a containerd that supports them and a
+//! CNI network.
 
 use crate::engines::Containerd;
 use crate::support::{eventually, finish, skip};
 use std::process::{Command, Stdio};
 
-/// Two handlers, as `RuntimeClass` names them. Without the capability that the machine may lack, scores of the OOM killer are limited.
+/// Two handlers, as `RuntimeClass` names them. Without the capability that the machine may lack, scores of the OOM
+/// killer are limited.
 const PLUGIN: &str = r#"
 [plugins."io.containerd.grpc.v1.cri"]
 sandbox_image = "localhost/bb:bb"
@@ -29,10 +32,10 @@ BinaryName = "runc"
 Root = "$D/records-runc"
 "#;
 
-/// Where Debian has the plugins of networks.
+/// Debian's directory of the network plugins.
 const PLUGINS: &str = "/usr/lib/cni";
 
-/// What the client prints with each runtime, in this order of words.
+/// The output of the client with each runtime, in this order of words.
 const WORDS: [&str; 15] = [
     "up: True",
     "status: 1",
@@ -90,7 +93,7 @@ fn kubernetes_gets_from_brig_what_it_gets_from_runc() {
         client.args(users.then_some("users"));
         let done = finish(client.stdin(Stdio::null()));
         assert_eq!(done.status, 0, "{handler}: {}{}", done.out, done.err);
-        // Nothing is left: no record, no monitor, no group, no mount.
+        // No record, monitor, cgroup or mount remains.
         let records = std::fs::read_dir(lab.path().join(format!("records-{handler}/k8s.io")));
         assert_eq!(records.map_or(0, Iterator::count), 0, "records are left");
         let address = format!("address {}/", lab.path().display());

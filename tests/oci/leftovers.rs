@@ -1,7 +1,9 @@
-//! Containers that fail, started through Docker and through containerd: their programs, limits, mounts, kernel settings, devices, users, directories,
-//! filters and hooks are wrong, or they are killed while they start. Afterwards no monitor (shim), process, group, mount or record of them is left.
+//! Containers that fail, started through Docker and through containerd: with wrong programs, limits, mounts, kernel
+//! settings, devices, users, directories, filters and hooks. Others are killed during their start. Afterwards none of
+//! their monitors (shims), processes, cgroups, mounts and records remains.
 //!
-//! `BRIG_FAILING_CONTAINERS=1000` starts that many of them, half of them by each; an ordinary run has each case once or twice.
+//! `BRIG_FAILING_CONTAINERS=1000` starts that many, half of them by each engine; an ordinary run has each case once or
+//! twice.
 
 use crate::docker::Docker;
 use crate::engines::{Containerd, WITHOUT_KUBERNETES};
@@ -15,9 +17,9 @@ use std::time::{Duration, Instant};
 
 /// How many containers an ordinary run starts by each.
 const COUNT: usize = 45;
-/// How many start side by side.
+/// The number of parallel starts.
 const THREADS: usize = 3;
-/// How long an engine may take to clean up, on a busy machine.
+/// The time limit for an engine's cleanup, on a busy machine.
 const END: Duration = Duration::from_secs(60);
 
 /// Lines for Docker. `run` is `docker run` with the name `$C` and fails, `$N` differs in each.
@@ -69,8 +71,8 @@ const BY_DOCKER: [&str; 45] = [
     "run -d --restart on-failure:2 bb nope; docker start $C; docker exec $C true",
 ];
 
-/// Lines for containerd. `run` is `ctr run` with the options before the image, and `-- PROGRAM` after it. `config KEY VALUE` changes `config.json` of a bundle
-/// of this container alone, which `bundle` runs.
+/// Lines for containerd. `run` is `ctr run` with the options before the image, and `-- PROGRAM` after it. `config KEY
+/// VALUE` changes `config.json` of a bundle of this container alone, which `bundle` runs.
 const BY_CONTAINERD: [&str; 30] = [
     "run -- nope",
     "run -- /nope",
@@ -122,7 +124,7 @@ config() { jq "$1" config.json > config-$C.json; }
 bundle() { timeout 60 $RUN --runc-root $PWD/states --config config-$C.json $C; }
 "#;
 
-/// What is left of an engine's containers, a line each.
+/// The remains of an engine's containers, a line each.
 fn remains(lab: &Lab, records: &[&str], group: &str, mounts_before: &BTreeSet<PathBuf>) -> Vec<String> {
     let place = lab.path().display().to_string();
     let mut found = Vec::new();
@@ -154,7 +156,7 @@ fn mounts(below: &Path) -> BTreeSet<PathBuf> {
     places.filter(|place| place.starts_with(below)).collect()
 }
 
-/// Waits until nothing is left; says what is.
+/// Waits until nothing remains; otherwise panics with the remains.
 fn assert_nothing_remains(look: impl Fn() -> Vec<String>) {
     let end = Instant::now() + END;
     let mut found = look();
@@ -178,14 +180,14 @@ fn prepare(lab: &Lab) {
         r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["execve"],"action":"SCMP_ACT_ERRNO"}]}"#,
     );
     let brig = env!("CARGO_BIN_EXE_brig");
-    // Killed at some moment of `create` or `start`: the engine asks it to delete what there is.
+    // Killed during `create` or `start`: the engine then calls delete.
     let part = "case \" $* \" in *' create '* | *' start '*)";
     let moment = "0.0$(($(date +%N | cut -c 5-7 | sed s/^0*//) % 40))";
     write(
         "killed",
         &format!("#!/bin/sh\n{part} exec timeout -s KILL {moment} {brig} \"$@\" ;; esac\nexec {brig} \"$@\"\n"),
     );
-    // With a hook that fails, at the moment that the container's variable HOOK names.
+    // With a hook that fails, at the moment in the container's variable HOOK.
     let change = "jq '(.process.env[] | select(startswith(\"HOOK=\")) | .[5:]) as $hook | .hooks[$hook] = [{path: \"/bin/false\"}]'";
     let find = "for word; do [ \"$last\" = --bundle ] && cd \"$word\"; last=$word; done";
     write(
@@ -196,7 +198,7 @@ fn prepare(lab: &Lab) {
     );
 }
 
-/// Starts so many containers, some at a time; how many of them failed.
+/// Starts `count` containers, some in parallel; returns how many failed.
 fn start(cases: &[&str], count: usize, run: impl Fn(usize, &str) -> Done + Sync) -> usize {
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let hung = Mutex::new(Vec::new());

@@ -1,4 +1,4 @@
-//! The verbs, their errors and exit statuses, as runc's callers know them.
+//! The verbs, their errors and exit statuses, as runc's callers expect them.
 
 use crate::support::{Lab, eventually};
 use serde_json::{Value, json};
@@ -141,7 +141,7 @@ fn ids_that_could_lead_out_of_the_directory_are_refused() {
 #[test]
 fn lists_are_tables_json_and_names() {
     let Some(mut lab) = Lab::new() else { return };
-    lab.brig(&["list"]).failed_with("records"); // named, and not there
+    lab.brig(&["list"]).failed_with("records"); // named, and missing
     lab.args(&["sleep", "100"]).start();
     let table = lab.brig(&["list"]).out;
     assert!(table.starts_with("ID ") && table.contains(&format!("{} ", lab.id)), "{table}");
@@ -183,7 +183,7 @@ fn exec_has_the_containers_process_and_what_the_command_line_says() {
         json!({"args": ["sh", "-c", "echo $HOME; id -u"], "cwd": "/", "user": {"uid": 1000}, "env": ["PATH=/bin"]});
     std::fs::write(lab.path().join("process.json"), process.to_string()).unwrap();
     assert_eq!(lab.brig(&["exec", "--process", "process.json", &lab.id]).out, "/home/user\n1000\n");
-    // Its streams are the detached process's, so they are not ours to wait for.
+    // Its streams are the detached process's, so do not wait for their end.
     let mut command = lab.command(&["exec", "-d", "--pid-file", "pid", &lab.id, "sleep", "50"]);
     assert!(
         command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap().success()
@@ -237,7 +237,8 @@ fn no_process_of_ours_stays_for_a_container_that_runs() {
     let Some(mut lab) = Lab::new() else { return };
     lab.args(&["sleep", "100"]).start();
     lab.exec("sleep 77 > /dev/null 2>&1 &").succeeded();
-    // A process of ours has the lab's directory in its arguments, or our program; a moment after the verb the last is gone.
+    // Our processes have the lab's directory in their arguments, or our program; a moment after the verb the last has
+    // ended.
     let ours = || {
         let pids =
             std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -254,16 +255,16 @@ fn no_process_of_ours_stays_for_a_container_that_runs() {
     assert_eq!(names, ["sleep"]);
 }
 
-/// Containers of one lab beside its own, which are gone with this: when the test has failed, too.
+/// Containers of one lab beside its own, removed on drop, also after a failure.
 struct Crowd<'a> {
     lab: &'a Lab,
     ids: Vec<String>,
 }
 
 impl Crowd<'_> {
-    /// The same command for each, all at once.
+    /// Runs the same command for each, in parallel.
     fn together(&self, words: &[&str]) {
-        // Every command writes config.json anew, which nobody may do any more when the first reads it.
+        // Every command writes config.json again, which must not happen after the first has started to read it.
         let log = |id: &str| self.lab.path().join(format!("{id}.log"));
         let commands: Vec<_> = self
             .ids
@@ -274,7 +275,7 @@ impl Crowd<'_> {
                 command
             })
             .collect();
-        // All are waited for before one is complained of: what is not waited for could still make a container.
+        // Wait for all before the first assertion: a command that is not waited for could still make a container.
         let children: Vec<_> = commands.into_iter().map(|mut command| command.spawn().unwrap()).collect();
         let ended: Vec<_> = children.into_iter().map(|mut child| child.wait().unwrap()).collect();
         for (status, id) in ended.into_iter().zip(&self.ids) {
@@ -285,7 +286,7 @@ impl Crowd<'_> {
 
 impl Drop for Crowd<'_> {
     fn drop(&mut self) {
-        // Of one that is not there any more this says nothing.
+        // It may have been removed already.
         self.ids.iter().for_each(|id| drop(self.lab.brig(&["delete", "--force", id])));
     }
 }
@@ -322,13 +323,14 @@ fn events_tell_what_is_used_and_that_memory_ran_out() {
     });
     assert_eq!(kinds.next().as_deref(), Some("stats"));
     assert_ne!(lab.exec("exec tail /dev/zero").status, 0);
-    // Ten events a second: it is one of those of the next twenty seconds or never comes.
+    // Ten events a second: it comes within the next twenty seconds or never.
     let ended = kinds.by_ref().take(200).any(|kind| kind == "oom");
     let _ = (events.kill(), events.wait());
     assert!(ended, "no event of memory");
 }
 
-/// A program of which six lines of descendants run away: each forks and ends, for some seconds. It buries them itself as long as it lives.
+/// A program with six lines of descendants that run away: each forks and ends, for some seconds. The program reaps them
+/// as long as it lives.
 fn runaway(lab: &Lab) -> bool {
     let source = lab.path().join("runaway.c");
     let text = r#"
@@ -365,7 +367,7 @@ fn a_signal_for_all_reaches_those_who_run_away_too() {
         return;
     }
     lab.without("pid").args(&["runaway"]);
-    lab.config["linux"]["resources"]["pids"] = json!({"limit": 2000}); // where they get away
+    lab.config["linux"]["resources"]["pids"] = json!({"limit": 2000}); // otherwise they escape
     for signal in ["KILL", "TERM"] {
         lab.start();
         lab.brig(&["kill", "--all", &lab.id, signal]).succeeded();
@@ -390,7 +392,7 @@ fn a_signal_for_all_leaves_a_container_paused_that_was() {
     assert!(!lab.root("/heard").exists());
     lab.on(&["resume"]).succeeded();
     eventually("it has heard", || lab.root("/heard").exists());
-    // And one that runs goes on.
+    // A running container continues.
     lab.brig(&["kill", "--all", &lab.id, "USR1"]).succeeded();
     assert_eq!(lab.status(), "running");
     eventually("it has heard again", || std::fs::read_to_string(lab.root("/heard")).unwrap() == "heard\nheard\n");
@@ -398,7 +400,8 @@ fn a_signal_for_all_leaves_a_container_paused_that_was() {
 
 #[test]
 fn killed_create_leaves_groups_that_are_shown_and_removed() {
-    // What is there when `create` is killed after it has made the groups and before it has written down which: no record, no process.
+    // The remains of a `create` that is killed after it has made the cgroups and before it has recorded them: no
+    // record, no process.
     let Some(mut lab) = Lab::new() else { return };
     lab.args(&["sleep", "100"]);
     let line = r#"

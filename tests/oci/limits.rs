@@ -1,11 +1,11 @@
-//! What `update` and `unified` say is what the kernel then has, on v1, beside a v2 tree and on v2 alone.
+//! The kernel has the values of `update` and `unified`, on v1, beside a v2 tree and on v2 alone.
 
 use crate::support::{Lab, finish, skip};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// A limit of a group that has been made for the lab, as the host reads it: by its name on v1, on v2 where the controller is there.
+/// A limit of the lab's cgroup, as the host reads it: by its name on v1, or on v2 where the controller is there.
 fn read(lab: &Lab, controller: &str, [v1, v2]: [&str; 2]) -> String {
     let group = |parts: &[&str]| parts.iter().fold(PathBuf::from("/sys/fs/cgroup"), |path, part| path.join(part));
     let old = group(&[controller, &lab.id, v1]);
@@ -34,7 +34,7 @@ fn every_flag_of_update_is_in_force_when_it_returns() {
             ["cpu.cfs_quota_us", "cpu.max"],
             ["25000", "25000 50000"],
         ),
-        // The one alone keeps the other.
+        // Setting one keeps the other.
         (&["--cpu-period", "60000"], "cpu", ["cpu.cfs_quota_us", "cpu.max"], ["25000", "25000 60000"]),
         (&["--cpu-quota", "24000"], "cpu", ["cpu.cfs_quota_us", "cpu.max"], ["24000", "24000 60000"]),
         (&["--cpu-burst", "1000"], "cpu", ["cpu.cfs_burst_us", "cpu.max.burst"], ["1000"; 2]),
@@ -134,14 +134,14 @@ fn exec_joins_the_groups_below_that_it_names() {
     for group in listed.out.lines().map(PathBuf::from) {
         let below = group.join("child/inner");
         std::fs::create_dir_all(&below).unwrap();
-        // A group of processors takes nobody before it has some.
+        // A cpuset takes no process before it has processors.
         for name in ["cpuset.cpus", "cpuset.mems"].iter().filter(|_| group.starts_with("/sys/fs/cgroup/cpuset")) {
             let value = std::fs::read(group.join(name)).unwrap();
             std::fs::write(group.join("child").join(name), &value).unwrap();
             std::fs::write(below.join(name), &value).unwrap();
         }
     }
-    // Where it is, as the host sees it: the container's own view may begin anywhere.
+    // Its path on the host: the container's own view may start anywhere.
     let places = |words: &[&str]| {
         let pid = lab.path().join("pid");
         let mut command =
@@ -192,14 +192,14 @@ fn a_container_with_users_and_groups_of_its_own_may_divide_its_group_and_not_wid
         }
     }
     assert_eq!(lab.sh(line).run().out, "0::/inner\nheld\n0\n65534\n");
-    // Read-only, it is not given away.
+    // A read-only cgroup keeps its owner.
     lab.config["mounts"].as_array_mut().unwrap().retain(|mount| mount["destination"] != "/sys/fs/cgroup");
     lab.mount("/sys/fs/cgroup", "cgroup", "cgroup", &["nosuid", "noexec", "nodev", "ro"]);
     let done = lab.sh("mkdir /sys/fs/cgroup/inner; stat -c %u /sys/fs/cgroup/cgroup.procs").run();
     assert_eq!(done.out, "65534\n", "{}", done.err);
 }
 
-/// Every place in a document, the numbers of lists aside.
+/// Every path in a document, without the numbers of lists.
 fn keys(value: &Value, at: &str, found: &mut BTreeSet<String>) {
     found.insert(at.to_owned());
     match value {
@@ -218,7 +218,8 @@ fn what_a_container_uses_is_told_in_the_shape_that_runc_has() {
     lab.config["linux"]["resources"]["memory"] = json!({"limit": 64 << 20});
     lab.config["linux"]["resources"]["pids"] = json!({"limit": 30});
     lab.args(&["sleep", "100"]).start();
-    // What is zero is left out, so each has memory of a file and, where there is a disk, a read of it: else who comes first alone has them.
+    // Zeroes are left out. So each runtime uses memory of a file and, with a disk, a read of it: otherwise only the
+    // first one has these values.
     let use_all = "dd if=/dev/zero of=/dev/shm/file bs=64k count=1 && dd if=/dev/zero of=/tmp/$0 bs=64k count=1; \
                    dd if=/tmp/$0 of=/dev/null bs=4k count=1 iflag=direct; true";
     lab.brig(&["exec", &lab.id, "sh", "-c", use_all, "ours"]).succeeded();
@@ -233,7 +234,8 @@ fn what_a_container_uses_is_told_in_the_shape_that_runc_has() {
     let mut theirs = BTreeSet::new();
     keys(&serde_json::from_str(&done.out).expect(&done.err), "", &mut theirs);
     assert!(theirs.len() > 30, "{theirs:?}");
-    // On v2 what was not used is left out by both, who comes second reads the program from memory, and runc's group has fewer controllers.
+    // On v2 both leave out unused values, the second one reads the program from memory, and runc's cgroup has fewer
+    // controllers.
     let by_use = |key: &str| {
         is_v2_alone()
             && (key.starts_with(".data.blkio.io") || key.starts_with(".data.hugetlb.") || key == ".data.memory.cache")
@@ -245,7 +247,8 @@ fn what_a_container_uses_is_told_in_the_shape_that_runc_has() {
     assert!(more.is_empty(), "runc has less: {more:?}");
 }
 
-/// What a line of shell prints with a container of two processes that may have no more, with `$RUN` (the runtime) and `$C` (the container).
+/// The output of a line of shell with a full container of two processes, with `$RUN` (the runtime) and `$C` (the
+/// container).
 fn full(runtime: &str, change: impl Fn(&mut Lab), line: &str) -> Option<String> {
     let mut lab = Lab::new()?;
     lab.config["linux"]["resources"]["pids"] = json!({"limit": 2});
@@ -289,13 +292,14 @@ fn full_container_is_entered_as_with_runc() {
         assert_eq!(ours, "0\n1000\n1\nfork: 2\n0\nin its groups\n", "{name}");
     }
     if crate::beside::has_runc() {
-        // Its own threads may find no place, which ends it with an error.
+        // Its own threads may find no free place, which ends it with an error.
         let often = "for i in $(seq 50); do $RUN exec $C id -u 2> /dev/null && break; done";
         assert_eq!(full("runc --root runc", |_| (), often).unwrap(), "0\n");
     }
 }
 
-/// Traces each process that `exec` makes in the container's PID namespace as soon as it can. Whether one of them was outside of the container's groups.
+/// Traces each process that `exec` makes in the container's PID namespace as soon as it can. Returns whether one of
+/// them was outside the container's cgroups.
 fn traces_an_uncounted_process(lab: &mut Lab) -> bool {
     lab.config["linux"]["resources"]["pids"] = json!({"limit": 1});
     lab.args(&["sleep", "100"]).start();

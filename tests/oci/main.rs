@@ -1,7 +1,8 @@
-//! End-to-end tests of the OCI runtime: real bundles, real containers, and what the kernel says about them. `support` has the bundle and the
-//! commands; run all with `cargo test --test oci`, or one by its name.
+//! End-to-end tests of the OCI runtime: real bundles, real containers, and the kernel's view of them. `support` has the
+//! bundle and the commands; run all with `cargo test --test oci`, or one by its name.
 //!
-//! Attacks are in `attacks`, each shown to succeed on the weakened build. `docker` starts a Docker daemon of its own on a private socket.
+//! Attacks are in `attacks`, each shown to succeed on the weakened build. `docker` starts a Docker daemon on a private
+//! socket.
 
 #![allow(
     clippy::unwrap_used,

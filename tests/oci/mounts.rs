@@ -1,11 +1,11 @@
-//! Every mount option, as the kernel shows it of the mount: alone, taken back, on all that is below, and owners by an id map.
+//! Every mount option, as the kernel shows it: alone, reverted, with submounts, and owners by an id map.
 
 use crate::fields::through;
 use crate::support::{Done, Lab};
 use serde_json::json;
 use std::collections::BTreeSet;
 
-/// The options of the mounts at and below `place`, in the order of the table; those of the file system as a whole with them.
+/// The options of the mounts at and below `place`, in the order of the table, with those of the whole file system.
 fn options(table: &str, place: &str) -> Vec<BTreeSet<String>> {
     let lines = table.lines().filter_map(|line| {
         let fields: Vec<_> = line.split(' ').collect();
@@ -53,7 +53,7 @@ fn every_word_for_one_mount_is_on_it_and_its_opposite_takes_it_back() {
     ];
     let good = lab.config.clone();
     for (words, present, absent) in cases {
-        // One string is no list, and there is nothing that could be changed yet: these two are refused.
+        // One string is not a list, and no mount exists to be changed: these two are refused.
         let is_wrong = words == ["nosuid,nodev"] || words.contains(&"remount");
         lab.config = good.clone();
         lab.mount("/on", "tmpfs", "tmpfs", words);
@@ -143,7 +143,7 @@ fn owners_are_mapped_on_one_mount_or_on_all_below() {
         (&["rbind"][..], true, "5000\n0\n"),
         (&["rbind", "idmap"], true, "5000\n0\n"),
         (&["rbind", "ridmap"], true, "5000\n5000\n"),
-        // Nobody's id in the container, where no map says whose it is.
+        // The overflow id in the container, for owners without a mapping.
         (&["rbind"], false, "65534\n65534\n"),
         (&["rbind", "idmap"], false, "0\n65534\n"),
         (&["rbind", "ridmap"], false, "0\n0\n"),
@@ -209,7 +209,7 @@ fn files_of_proc_can_be_stood_in_for_and_a_procfs_elsewhere_is_the_callers() {
     for key in ["maskedPaths", "readonlyPaths"] {
         lab.config["linux"].as_object_mut().unwrap().remove(key);
     }
-    // As tools for monitoring have it: the host's own files, and its /proc below them.
+    // As in monitoring tools: the host's own files, with its /proc below them.
     std::fs::create_dir(source.join("proc")).unwrap();
     lab.mount("/host", "bind", source.to_str().unwrap(), &["rbind"])
         .mount("/host/proc", "proc", "proc", &[])
@@ -221,7 +221,7 @@ fn files_of_proc_can_be_stood_in_for_and_a_procfs_elsewhere_is_the_callers() {
     }
     let line = "cat /proc/cpuinfo /proc/sys/kernel/ns_last_pid /proc/uptime /host/proc/uptime; ls -d /host/proc/2";
     assert_eq!(lab.sh(line).run().succeeded().out, "ours\nours\nours\nours\n/host/proc/2\n");
-    // The name is the right one, what it leads to is not.
+    // The name is correct, its target is not.
     lab.config["mounts"]
         .as_array_mut()
         .unwrap()

@@ -1,10 +1,11 @@
-//! Podman and Buildah with brig beside runc: the same commands, and the same answers. Store, configuration and groups are the test's own.
+//! Podman and Buildah with brig beside runc: the same commands, and the same answers. Store, configuration and cgroups
+//! are private to the test.
 
 use crate::support::{Done, Lab, finish, skip};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What each line begins with.
+/// The start of each line.
 const CALLS: &str = r#"
 podman() { $(typed) "$@"; }
 buildah() { command buildah --root $D/store --runroot $D/run --storage-driver vfs "$@"; }
@@ -46,7 +47,8 @@ impl Podman {
         Some(podman)
     }
 
-    /// Runs a line of shell in which `podman` and `buildah` use this store, `$RT` is the runtime, `$C` a name and `$G` a parent of groups.
+    /// Runs a line of shell in which `podman` and `buildah` use this store, `$RT` is the runtime, `$C` a name and `$G`
+    /// a parent of groups.
     pub(crate) fn run(&self, line: &str, runtime: &str) -> Done {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", &format!("{CALLS}{line}")]).env("BRIG", env!("CARGO_BIN_EXE_brig"));
@@ -57,7 +59,7 @@ impl Podman {
         finish(command.current_dir(self.lab.path()).stdin(Stdio::null()))
     }
 
-    /// Runs each line by brig and by runc, and looks for words in what it prints; all that differ fail together.
+    /// Runs each line by brig and by runc, and searches its output for words; all differences fail together.
     fn compare(&self, lines: &[(&str, &str)]) {
         let mut wrong = Vec::new();
         for (line, words) in lines {
@@ -81,18 +83,20 @@ impl Drop for Podman {
     }
 }
 
-/// Removes the groups below a parent. Podman leaves its monitor's, and those of pods in hierarchies without controllers.
+/// Removes the groups below a parent. Podman leaves its monitor's, and those of pods in hierarchies without
+/// controllers.
 fn remove_groups(parent: &str) {
     let path = format!("/sys/fs/cgroup/*/{parent}*");
     let find = ["/sys/fs/cgroup", "-depth", "-type", "d", "-path", &path, "-exec", "rmdir", "{}", ";"];
     let _ = finish(Command::new("find").args(find));
 }
 
-/// What differs from one run to the next, and from one runtime to the other.
+/// Replaces the differences between runs and between runtimes.
 pub(crate) fn normal(text: &str) -> String {
     let text =
         text.replace(env!("CARGO_BIN_EXE_brig"), "RT").replace("/usr/bin/runc", "RT").replace("/usr/sbin/runc", "RT");
-    // Old releases of Buildah ask for ambient capabilities that cannot be: runc 1.1 passes over them, later ones warn of each.
+    // Old releases of Buildah request impossible ambient capabilities: runc 1.1 ignores them, later ones warn about
+    // each.
     let lines = text.lines().filter(|line| !line.contains("can't raise ambient capability"));
     let lines = lines.map(|line| match line.split_once("time=\"") {
         Some((before, after)) => format!("{before}{}", after.split_once('"').map_or("", |(_, rest)| rest)),
@@ -103,7 +107,7 @@ pub(crate) fn normal(text: &str) -> String {
 
 const RUN: &str = "podman run --rm --network none --cgroup-parent $G";
 
-/// Arguments of `podman run`, and words that it prints.
+/// Arguments of `podman run`, and words in its output.
 const RUNS: [(&str, &str); 13] = [
     ("bb sh -c 'echo hi; exit 3'", "3\nhi"),
     ("bb /nope", "127\n"),
@@ -138,7 +142,7 @@ const RUNS: [(&str, &str); 13] = [
     ("--no-hosts --read-only bb sh -c 'touch /tmp/x /run/x && touch /x'", "/x: Read-only"),
 ];
 
-/// A process that says that it is up, and ends at SIGTERM with 7.
+/// A process that prints that it is up, and ends at SIGTERM with 7.
 const LOOP: &str = "bb sh -c 'trap \"exit 7\" TERM; echo up; while :; do sleep 0.1; done' > /dev/null";
 
 #[test]
@@ -172,7 +176,7 @@ fn podman_gets_from_brig_what_it_gets_from_runc() {
 #[test]
 fn pods_of_podman_share_what_they_share_with_runc() {
     let Some(podman) = Podman::new("podman") else { return };
-    // The parent of groups that nobody chooses is Podman's, one for the machine. No other test uses it.
+    // The default parent of cgroups is Podman's, one for the machine. No other test uses it.
     let parent_is_new = !Path::new("/sys/fs/cgroup/pids/libpod_parent").exists();
     podman.compare(&[
         (&format!("podman pod create --name $C-p --cgroup-parent $G --network none --share ipc,net,uts --hostname podhost > /dev/null; podman run -d --pod $C-p --name $C-a {LOOP}; until_said up $C-a; podman pod inspect -f '{{{{.State}}}} {{{{len .Containers}}}}' $C-p"), "Running 2"),

@@ -1,4 +1,5 @@
-//! Protections by annotation (`dev.brig.*`): each holds for a container of a bundle and of each engine, and does not on the weakened build.
+//! Protections by annotation (`dev.brig.*`): each is in force for a container of a bundle and of each engine, and not
+//! on the weakened build.
 
 use crate::docker::Docker;
 use crate::engines::Containerd;
@@ -54,7 +55,7 @@ impl Lab {
     }
 }
 
-/// What `monitors` finds: processes whose command line names this lab's records.
+/// The number of monitors: processes with this lab's records in their command line.
 fn monitors(lab: &Lab) -> usize {
     let records = lab.path().join("records").display().to_string();
     let all = std::fs::read_dir("/proc").unwrap().flatten();
@@ -252,7 +253,7 @@ fn receipt_says_how_the_container_ended() {
     );
 }
 
-/// What a container of an engine does with all protections: the answers are those of the tests above.
+/// An engine's container with all protections: the results are those of the tests above.
 fn line(open: u16, other: u16) -> String {
     format!(
         "wget -q -O - http://127.0.0.1:{open}/; echo; wget -q -O - http://127.0.0.1:{other}/ 2> /dev/null || echo refused; \
@@ -295,7 +296,7 @@ fn every(open: u16, receipts: &Path) -> Vec<String> {
 fn docker_has_every_protection_by_the_runtimes_arguments() {
     let (open, other) = (server(), server());
     let receipts = tempfile::tempdir().unwrap();
-    // Docker before 23 runs the runtime by a line of shell, in which nothing is quoted.
+    // Docker before 23 runs the runtime by an unquoted line of shell.
     let quoted = |each: String| format!("'{each}'");
     let arguments: Vec<_> =
         every(open, receipts.path()).into_iter().flat_map(|each| ["--annotation".to_owned(), quoted(each)]).collect();

@@ -1,4 +1,4 @@
-//! Containers of an ordinary user: with the set-uid helpers and a range of ids, and with nothing but his own id.
+//! Containers of an ordinary user: with the set-uid helpers and a range of ids, and with only the user's own id.
 
 use crate::support::{Done, Lab, finish, skip};
 use serde_json::{Value, json};
@@ -6,14 +6,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// An account that no Debian machine has, with a range that no other has; only its number matters.
+/// An account that no Debian machine has, with a unique range; only its number matters.
 const USER: u32 = 61_237;
 const FIRST: u32 = 0x6000_0000;
 
-/// A bundle that belongs to an ordinary user, and his directory for records.
+/// A bundle that belongs to an ordinary user, and the user's directory for records.
 pub(crate) struct Rootless {
     pub(crate) lab: Lab,
-    /// A mount namespace's worth of changes that the command is run with: files of /etc that give the user a range.
+    /// Whether the command runs in a mount namespace in which files of /etc give the user a range.
     range: bool,
 }
 
@@ -56,12 +56,12 @@ impl Rootless {
         Some(Rootless { lab, range })
     }
 
-    /// Runs a command of ours as the user.
+    /// Runs our command as the user.
     fn brig(&self, arguments: &[&str]) -> Done {
         finish(&mut self.command(arguments))
     }
 
-    /// Such a command. The files of accounts are covered in a mount namespace of its own.
+    /// Our command. A separate mount namespace covers the files of accounts.
     fn command(&self, arguments: &[&str]) -> Command {
         let command = self.lab.command(arguments); // writes config.json
         let mut wrapped = self.program("true", "./brig");
@@ -71,7 +71,7 @@ impl Rootless {
         wrapped
     }
 
-    /// A program of the user, after a line that root runs in that mount namespace.
+    /// A program of the user, after a line of root in that mount namespace.
     pub(crate) fn program(&self, line: &str, program: &str) -> Command {
         let covered = if self.range { "passwd group subuid subgid" } else { "passwd group" };
         let shell = format!(
@@ -123,7 +123,7 @@ fn exec_of_a_user_without_a_group_runs_on_every_processor() {
 
 #[test]
 fn a_user_has_a_container_where_files_in_memory_are_not_executable() {
-    // vm.memfd_noexec belongs to a PID namespace, so it is set in one of the test's own.
+    // vm.memfd_noexec belongs to a PID namespace, so the test sets it in a new one.
     let Some(mut user) = Rootless::new(false) else { return };
     let setting = "/proc/sys/vm/memfd_noexec";
     if !Path::new(setting).exists() {
@@ -187,7 +187,7 @@ fn an_ordinary_users_container_goes_through_its_life() {
     user.brig(&["delete", "--force", &id]).succeeded();
 }
 
-/// Creates a container of the user, its streams away from ours.
+/// Creates a container of the user, without our streams.
 fn create(user: &Rootless) -> bool {
     let mut command = user.command(&["create", &user.lab.id]);
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
@@ -210,7 +210,7 @@ fn an_ordinary_users_exec_enters_a_created_container() {
             let filtered =
                 user.brig(&["exec", &id, "/bin/sh", "-c", "grep Seccomp: /proc/1/status; ls -d /proc/1/ns/mnt"]);
             let mode = if filter.is_some() { 2 } else { 0 };
-            // Before a process enters, the filter of the first one is in force.
+            // The filter of the first process is in force before a process enters.
             assert_eq!(filtered.succeeded().out, format!("Seccomp:\t{mode}\n/proc/1/ns/mnt\n"));
         }
         user.brig(&["start", &id]).succeeded();
@@ -294,8 +294,8 @@ fn groups_cannot_be_changed_from_a_user_namespace_without_a_cgroup_namespace() {
             lab.weaken("groups-read-only")?;
         }
         lab.args(&["sleep", "100"]).create().succeeded();
-        // As where a group was given to a user: what it may write to is its container's, too.
-        // What others remove meanwhile makes find(1) fail; whether anything was given away the control shows.
+        // As if a group was delegated to the user: its writable files go to the container too. find(1) fails if another
+        // test removes a file; the control shows whether anything changed owner.
         let find = format!("find /sys/fs/cgroup -name {} -exec chown 700000 {{}} + 2> /dev/null", lab.id);
         let _ = Command::new("/bin/sh").args(["-c", &find]).status().unwrap();
         lab.on(&["start"]).succeeded();

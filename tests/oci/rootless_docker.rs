@@ -1,4 +1,5 @@
-//! Docker of an ordinary user (`dockerd-rootless.sh`) with brig beside runc. The daemon is in a user namespace that RootlessKit makes.
+//! Docker of an ordinary user (`dockerd-rootless.sh`) with brig beside runc. RootlessKit makes the daemon's user
+//! namespace.
 
 use crate::docker::{WAITS, normal};
 use crate::rootless::Rootless;
@@ -30,7 +31,7 @@ impl Docker {
             let text = std::fs::read_to_string(&file).unwrap();
             std::fs::write(file, text.lines().last().unwrap()).unwrap();
         }
-        // Where only root may open the device of slirp4netns, the user has one of the same number.
+        // If only root may open the device of slirp4netns, the user gets one with the same number.
         let device = "mknod tun c 10 200; chmod 666 tun; mount --bind tun /dev/net/tun";
         let line = "mkdir home; mkdir -m 700 run; exec /bin/sh $SCRIPT --add-runtime brig=$PWD/brig --bridge=none --iptables=false --ip6tables=false \
                     --storage-driver=vfs --data-root $PWD/data --exec-root $PWD/run/exec --config-file $PWD/daemon.json";
@@ -72,7 +73,7 @@ impl Drop for Docker {
     }
 }
 
-/// What is done, and words that it prints. There is no group, so that nothing is limited or paused.
+/// Commands, and words in their output. Without a cgroup nothing is limited or paused.
 const LINES: [(&str, &str); 11] = [
     (
         "docker info 2> /dev/null | grep -E 'rootless|Cgroup Driver'; docker run --rm --runtime $RT --network none bb sh -c 'id -u; cat /proc/self/uid_map; grep -E \"CapEff|Seccomp:\" /proc/self/status; exit 3'",

@@ -1,4 +1,5 @@
-//! Podman of an ordinary user with brig beside runc. Podman calls the runtime in a user namespace, to which the namespaces around it do not belong.
+//! Podman of an ordinary user with brig beside runc. Podman calls the runtime in a user namespace that does not own the
+//! namespaces around it.
 
 use crate::podman::normal;
 use crate::rootless::Rootless;
@@ -6,7 +7,7 @@ use crate::support::{Done, finish, skip};
 use std::path::Path;
 use std::process::Stdio;
 
-/// What each line begins with.
+/// The start of each line.
 const CALLS: &str = r#"
 typed() { echo command podman --storage-driver vfs --cgroup-manager cgroupfs --events-backend none --runtime $RT; }
 podman() { $(typed) "$@"; }
@@ -52,7 +53,7 @@ impl Podman {
 
     /// Runs a line of shell in which `podman` is the user's, `$RT` the runtime and `$C` a name.
     fn run(&self, line: &str, runtime: &str) -> Done {
-        // Where only root may open the device of slirp4netns, the user has one of the same number.
+        // If only root may open the device of slirp4netns, the user gets one with the same number.
         let device = "chown --reference=. containers.conf rootfs/bin/pause; [ -e tun ] || mknod tun c 10 200; chmod 666 tun; mount --bind tun /dev/net/tun";
         let mut command = self.user.program(device, "/bin/sh -c");
         let at = |name: &str| self.user.lab.path().join(name);
@@ -65,7 +66,7 @@ impl Podman {
 
 impl Drop for Podman {
     fn drop(&mut self) {
-        // The last one is the process that holds the user's namespaces.
+        // The last one is the process that keeps the user's namespaces.
         self.run("podman pod rm -f -t 0 -a; podman rm -f -t 0 -a; kill $(cat run/libpod/tmp/pause.pid)", "brig");
     }
 }
@@ -84,7 +85,7 @@ fn an_ordinary_users_podman_gets_from_brig_what_it_gets_from_runc() {
         (run("-v $PWD/home:/v --device /dev/null:/dev/n bb sh -c 'touch /v/x; stat -c %u /v/x; echo x > /dev/n && echo written'; stat -c %u home/x"), "0\nwritten\n61237"),
         (run("--init --init-path /usr/bin/tini-static bb sh -c 'tr \"\\0\" \" \" < /proc/1/cmdline'"), "init -- sh"),
         ("printf 'FROM bb\\nRUN id -u > /made; touch /own; chown 5:5 /own; stat -c %%u /own >> /made\\n' | podman build --isolation oci --network none --no-cache -q -t m-$RT - | wc -c; podman run --rm --network none m-$RT cat /made".to_owned(), "65\n0\n5"),
-        // A container that others join: their namespaces belong to the user's namespace, and those around it do not.
+        // A container that others join: the user's namespace owns its namespaces, and not those around it.
         ("podman run -d --network none --name $C bb sh -c 'trap \"exit 9\" TERM; echo up; while :; do sleep 0.1; done' > /dev/null; until_said up $C; podman exec -u 1000 $C sh -c 'id -u; exit 5'".to_owned(), "5\n1000"),
         ("podman run --rm --network container:$C bb sh -c 'ls /sys/class/net; test $$ -lt 9 && echo own'".to_owned(), "lo\nown"),
         ("podman run --rm --network container:$C --pid container:$C bb sh -c 'grep -c trap /proc/1/cmdline; test $$ -gt 1 && echo joined'".to_owned(), "1\njoined"),
@@ -100,7 +101,7 @@ fn an_ordinary_users_podman_gets_from_brig_what_it_gets_from_runc() {
     for (line, words) in &lines {
         let [ours, theirs] = ["brig", "runc"].map(|runtime| {
             let done = podman.run(line, runtime);
-            // Podman warns of the machine, and runc of groups that it did not make.
+            // Podman warns about the machine, and runc about cgroups that it did not make.
             let passed = ["is not a shared mount", "cannot toggle freezer", "lstat : no such file"];
             let err = done.err.lines().filter(|line| !passed.iter().any(|words| line.contains(words)));
             let err: Vec<_> = err.collect();

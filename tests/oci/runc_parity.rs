@@ -1,4 +1,5 @@
-//! More of what runc does, beside the real one: hooks inside the container, descriptors of a created container, sources below earlier mounts.
+//! More behaviour of runc, beside the real one: hooks inside the container, descriptors of a created container, sources
+//! below earlier mounts.
 
 use crate::beside::{has_runc, plain, run_by_runc, same};
 use crate::support::{Done, Lab, finish, skip};
@@ -121,7 +122,7 @@ fn a_read_only_file_system_is_so_itself() {
     }
 }
 
-/// Removes what a test made of a group above the container's.
+/// Removes a test's cgroup above the container's.
 struct Pod(String);
 
 impl Drop for Pod {
@@ -188,7 +189,7 @@ fn a_filter_that_denies_getcwd_is_named_and_no_breakout() {
     }
 }
 
-/// Runs a command without CAP_SYS_RESOURCE, as a root of less power.
+/// Runs a command without CAP_SYS_RESOURCE, as a less privileged root.
 fn without_resource(command: &Command) -> Done {
     let mut wrapped = Command::new("setpriv");
     wrapped.arg("--bounding-set=-sys_resource").arg(command.get_program()).args(command.get_args());
@@ -227,7 +228,7 @@ fn what_root_lacks_for_exec_is_a_warning_that_names_it() {
     assert!(done.succeeded().out.contains("CapEff:\t0000000020000420"), "{}", done.out);
     assert_eq!(done.err.matches("level=warning").count(), 1, "{}", done.err);
     assert!(done.err.contains("CAP_SYS_RESOURCE"), "{}", done.err);
-    // A name that is unknown, with all the power there is.
+    // An unknown name, with all privileges.
     let done = finish(&mut exec(&["--cap", "CAP_NOPE"]));
     let words = "ignoring unknown or unavailable capabilities: [CAP_NOPE]";
     assert_eq!(done.succeeded().err.matches(words).count(), 1, "{}", done.err);

@@ -11,12 +11,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 
-/// Runs a command of ours that sends one descriptor to a socket at `path`; what came.
+/// Runs our command, which sends one descriptor to a socket at `path`; returns the message.
 fn receive(lab: &Lab, path: &str, arguments: &[&str]) -> (String, OwnedFd) {
     receive_from(lab, path, lab.command(arguments))
 }
 
-/// The same of any command.
+/// Runs any command that sends one descriptor to a socket at `path`.
 pub fn receive_from(lab: &Lab, path: &str, mut command: Command) -> (String, OwnedFd) {
     let listener = UnixListener::bind(lab.path().join(path)).unwrap();
     std::fs::set_permissions(lab.path().join(path), Permissions::from_mode(0o777)).unwrap();
@@ -27,7 +27,7 @@ pub fn receive_from(lab: &Lab, path: &str, mut command: Command) -> (String, Own
     (text, descriptor.unwrap())
 }
 
-/// The text that comes from a socket, and the one descriptor beside it; none if the other side closes it before.
+/// The text from a socket, and the one descriptor with it; none if the peer closes the socket first.
 pub fn accept_descriptor(stream: &UnixStream) -> (String, Option<OwnedFd>) {
     let mut bytes = vec![0; 16 << 10];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -56,7 +56,7 @@ fn a_terminal_goes_to_the_console_socket() {
     terminal.write_all(b"word\n").unwrap();
     let mut text = String::new();
     let mut bytes = [0; 4096];
-    // EIO says that nobody has the other side open any more.
+    // EIO means that no process has the other side open.
     while let Ok(length @ 1..) = terminal.read(&mut bytes) {
         text.push_str(&String::from_utf8_lossy(&bytes[..length]));
     }
@@ -106,7 +106,7 @@ fn a_filters_listener_goes_to_the_agent_with_the_state() {
         );
         assert_eq!(state["pid"], lab.state()["pid"]);
         lab.on(&["start"]).succeeded();
-        // The call waits for us: until the listener says that one is there, and then, with nobody to answer, it fails.
+        // The call waits for the listener: until it is readable; then, without an answer, the call fails.
         let mut watched = [rustix::event::PollFd::new(&listener, rustix::event::PollFlags::IN)];
         let wait = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
         assert_eq!(rustix::event::poll(&mut watched, Some(&wait)).unwrap(), 1);

@@ -1,4 +1,4 @@
-//! A bundle with a busybox root, the commands that act on it, and the proof that nothing of it is left.
+//! A bundle with a busybox root, its commands, and the proof that nothing remains of it.
 
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -6,24 +6,24 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A bundle, a directory for records, and a name that no other test has.
+/// A bundle, a directory for records, and a unique name.
 pub struct Lab {
     directory: tempfile::TempDir,
-    /// What config.json says; written anew by every command.
+    /// The config.json, which every command writes again.
     pub config: Value,
     /// The container's name.
     pub id: String,
-    /// The protection that is switched off, if one is.
+    /// The protection that is switched off, if any.
     pub weakened: Option<&'static str>,
 }
 
-/// How a command of ours ended.
+/// The result of our command.
 pub struct Done {
     /// Its exit status; 128 and more for a signal.
     pub status: i32,
-    /// What it wrote.
+    /// Its standard output.
     pub out: String,
-    /// What it complained of.
+    /// Its standard error.
     pub err: String,
 }
 
@@ -42,7 +42,8 @@ impl Lab {
             skip("needs busybox-static");
             return None;
         };
-        // Engines make sockets below it, whose names have at most 107 bytes (unix(7)): with longer ones Podman waits for half a minute at each command.
+        // Engines make sockets below it, whose names have at most 107 bytes (unix(7)): with longer ones Podman waits
+        // for half a minute at each command.
         let place = std::env::temp_dir();
         let place = if place.as_os_str().len() > "/var/tmp".len() { PathBuf::from("/tmp") } else { place };
         let directory = tempfile::Builder::new().prefix("brig-oci-").tempdir_in(place).unwrap();
@@ -50,7 +51,7 @@ impl Lab {
         for name in ["bin", "etc", "tmp", "proc", "sys", "dev"] {
             std::fs::create_dir_all(root.join(name)).unwrap();
         }
-        // By another process: a copy that we write ourselves could be busy when a child of another test has it open.
+        // By another process: a copy of our own could be busy while a child of another test has it open.
         assert!(Command::new("cp").arg(&busybox).arg(root.join("bin/busybox")).status().unwrap().success());
         let listed = Command::new(&busybox).arg("--list").output().unwrap();
         for name in String::from_utf8(listed.stdout).unwrap().lines().filter(|name| *name != "busybox") {
@@ -74,18 +75,18 @@ impl Lab {
         self.directory.path()
     }
 
-    /// A path below the container's root, as the host has it.
+    /// A path below the container's root, on the host.
     pub fn root(&self, path: &str) -> PathBuf {
         self.path().join("rootfs").join(path.trim_start_matches('/'))
     }
 
-    /// Says what the container runs.
+    /// Sets the container's program and arguments.
     pub fn args(&mut self, args: &[&str]) -> &mut Lab {
         self.config["process"]["args"] = json!(args);
         self
     }
 
-    /// Says that it runs a line of shell.
+    /// Sets a line of shell as its program.
     pub fn sh(&mut self, line: &str) -> &mut Lab {
         self.args(&["/bin/sh", "-c", line])
     }
@@ -96,7 +97,7 @@ impl Lab {
         self
     }
 
-    /// Takes a namespace away.
+    /// Removes a namespace.
     pub fn without(&mut self, kind: &str) -> &mut Lab {
         self.config["linux"]["namespaces"].as_array_mut().unwrap().retain(|each| each["type"] != kind);
         self
@@ -109,13 +110,13 @@ impl Lab {
         self
     }
 
-    /// Takes a mount away.
+    /// Removes a mount.
     pub fn unmount(&mut self, destination: &str) -> &mut Lab {
         self.config["mounts"].as_array_mut().unwrap().retain(|each| each["destination"] != destination);
         self
     }
 
-    /// Gives the container a user namespace in which its root is nobody.
+    /// Gives the container a user namespace that maps its root to another id.
     pub fn user_namespace(&mut self) -> &mut Lab {
         self.namespace("user");
         let map = json!([{"containerID": 0, "hostID": 700_000, "size": 65_536}]);
@@ -124,7 +125,7 @@ impl Lab {
         self
     }
 
-    /// Switches one protection off; `None` says (and skips) that this is not the build for it.
+    /// Switches one protection off. `None` skips the test with a message: this build cannot switch it off.
     pub fn weaken(&mut self, name: &'static str) -> Option<&mut Lab> {
         if !cfg!(feature = "weakened") {
             skip("the control needs --features weakened");
@@ -155,7 +156,7 @@ impl Lab {
         finish(&mut self.command(arguments))
     }
 
-    /// The same with this lab's container after the verb and its options.
+    /// Runs a command with this lab's container after the verb and its options.
     pub fn on(&self, arguments: &[&str]) -> Done {
         self.brig(&[arguments, &[&self.id]].concat())
     }
@@ -165,7 +166,7 @@ impl Lab {
         self.on(&["run"])
     }
 
-    /// `brig create`, its streams away from ours: what holds them open is the container.
+    /// `brig create`, without our streams, which the container keeps open.
     pub fn create(&self) -> Done {
         let log = self.path().join("create.log");
         let mut command = self.command(&["--log", log.to_str().unwrap(), "create", &self.id]);
@@ -220,13 +221,13 @@ impl Drop for Lab {
 }
 
 impl Done {
-    /// Panics unless it ended well.
+    /// Panics unless it succeeded.
     pub fn succeeded(&self) -> &Done {
         assert_eq!(self.status, 0, "out: {}\nerr: {}", self.out, self.err);
         self
     }
 
-    /// Panics unless it failed and said this.
+    /// Panics unless it failed with these words.
     pub fn failed_with(&self, words: &str) -> &Done {
         assert_ne!(self.status, 0, "it did not fail: {}", self.out);
         assert!(self.err.contains(words), "`{words}` is not in: {}", self.err);

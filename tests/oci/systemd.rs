@@ -1,4 +1,5 @@
-//! The systemd driver end to end: a real bus with a small systemd on it that says what it was asked. The real one is in `tests/vm`.
+//! The systemd driver end to end: a real bus with a small systemd that prints its requests. The real one is in
+//! `tests/vm`.
 
 use crate::support::{Lab, skip};
 use serde_json::{Value, json};
@@ -49,14 +50,14 @@ impl FakeSystemd {
         Some(fake)
     }
 
-    /// The next thing that it was asked.
+    /// The next request.
     fn heard(&mut self) -> Value {
         let mut line = String::new();
         self.said.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap()
     }
 
-    /// Everything that it was asked until now, by the names of the methods; it is gone afterwards.
+    /// The names of all further requests; ends the service.
     fn rest(mut self) -> Vec<String> {
         let _ = self.service.kill();
         let mut text = String::new();
@@ -64,7 +65,7 @@ impl FakeSystemd {
         text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()[0].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Runs a command of ours for which this is the host's systemd.
+    /// Runs our command with this service as the host's systemd.
     fn brig(&self, lab: &Lab, arguments: &[&str]) {
         let mut command = lab.command(arguments);
         command.env("DBUS_SYSTEM_BUS_ADDRESS", &self.address).stdout(Stdio::null());
@@ -84,7 +85,7 @@ impl Drop for FakeSystemd {
     }
 }
 
-/// The groups that a process is in.
+/// The cgroups of a process.
 fn groups(pid: &str) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap()
 }
@@ -122,12 +123,12 @@ fn systemd_makes_the_group_before_the_container_does_anything_and_removes_it() {
     for line in groups(&pid).lines() {
         assert!(line.ends_with(&unit), "{line} is not in {unit}");
     }
-    // The namespace of groups was made when it was in them: it sees itself at their roots.
+    // The cgroup namespace was made inside the cgroups: the container sees these as roots.
     let seen = std::fs::read_to_string(created).unwrap();
     assert!(seen.lines().all(|line| line.ends_with(":/") || line.ends_with(&unit)), "{seen}");
 
     systemd.brig(&lab, &["start", &lab.id]);
-    // The driver is remembered: callers do not say it again.
+    // The driver is recorded: callers do not repeat it.
     systemd.brig(&lab, &["update", "--pids-limit", "44", &lab.id]);
     assert_eq!(systemd.heard()[0], "Subscribe");
     assert_eq!(systemd.heard()[3], json!([["TasksMax", ["t", 44]]]));
@@ -173,7 +174,8 @@ fn without_systemd_its_driver_is_refused_with_what_to_do() {
     lab.brig(&["--systemd-cgroup", "create", &lab.id]).failed_with("slice:prefix:name");
 }
 
-/// Removes a v2 group as soon as the processes in it have ended, as systemd does; `None` if no process came within a minute.
+/// Removes a v2 group as soon as the processes in it have ended, as systemd does; `None` if no process came within a
+/// minute.
 fn remove_when_empty(group: &Path) -> Option<()> {
     let end = Instant::now() + Duration::from_secs(60);
     let is_populated =
@@ -218,7 +220,7 @@ fn a_group_that_systemd_removes_meanwhile_is_empty() {
     remove(&slice);
 }
 
-/// A slice is systemd's to remove, which this one does not.
+/// Removes a slice as systemd does; this service does not.
 fn remove(slice: &str) {
     crate::support::finish(Command::new("find").args([
         "/sys/fs/cgroup",

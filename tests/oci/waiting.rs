@@ -1,4 +1,4 @@
-//! The container decides how long others wait for it: what that must never hold up.
+//! The container decides how long a process waits for it; these waits must not block other commands.
 
 use crate::support::{Done, Lab, eventually};
 use rustix::process::{Pid, Signal, kill_process};
@@ -6,10 +6,10 @@ use serde_json::json;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a verb may take that waits for nobody.
+/// The time limit of a verb that does not wait.
 const SOON: Duration = Duration::from_secs(5);
 
-/// A command of ours that goes on while others follow.
+/// A running command of ours.
 struct Begun(Child);
 
 impl Begun {
@@ -57,7 +57,7 @@ fn a_container_that_stops_who_enters_is_looked_at_and_ended_all_the_same() {
     for verbs in [[&["kill", "KILL"], &["delete", "--force"]].as_slice(), &[&["delete", "--force"]]] {
         let Some(mut lab) = Lab::new() else { return };
         lab.sh("while :; do kill -STOP -1 2> /dev/null; done").start();
-        // Some are faster than it.
+        // Some are faster.
         let stopped = (0..50).find_map(|_| {
             let mut entering = Begun::new(&lab, &["exec", "--detach", &lab.id, "true"]);
             let begun = Instant::now();
@@ -75,7 +75,7 @@ fn a_container_that_stops_who_enters_is_looked_at_and_ended_all_the_same() {
     }
 }
 
-/// One who enters a paused container, and waits there.
+/// An `exec` that enters a paused container, and waits there.
 fn frozen(lab: &Lab, options: &[&str]) -> Begun {
     lab.on(&["pause"]).succeeded();
     let mut entering = Begun::new(lab, &[&["exec", "--ignore-paused"], options, &[&lab.id, "sleep", "100"]].concat());

@@ -1,4 +1,5 @@
-//! The words that Docker, containerd, Podman and Kubernetes map to an exit status or a hint: where runc says them, brig does.
+//! The words that Docker, containerd, Podman and Kubernetes map to an exit status or a hint: brig prints them where
+//! runc does.
 
 use crate::beside::{has_runc, run_by_runc};
 use crate::support::{Lab, finish};
@@ -82,7 +83,7 @@ fn errors_have_the_words_that_engines_map() {
 
 #[test]
 fn a_memory_limit_below_what_init_needs_is_named() {
-    // runc 1.1 on v1 sets the limit when its init has more already, and says that.
+    // runc 1.1 on v1 sets the limit after its init has started threads, and reports that.
     let Some(mut lab) = Lab::new() else { return };
     lab.config["linux"]["resources"]["memory"] = json!({"limit": 4096});
     lab.run().failed_with("container init was OOM-killed (memory limit too low?)");
@@ -90,7 +91,7 @@ fn a_memory_limit_below_what_init_needs_is_named() {
 
 #[test]
 fn a_memory_policy_that_is_unknown_is_refused_in_words_of_runc() {
-    // runc 1.1 does not know it yet.
+    // runc 1.1 does not have it yet.
     let Some(mut lab) = Lab::new() else { return };
     lab.config["linux"]["memoryPolicy"] = json!({"mode": "MPOL_NOPE", "nodes": "0"});
     lab.run().failed_with(r#"invalid memory policy mode \"MPOL_NOPE\""#);
@@ -107,14 +108,14 @@ fn a_hooks_output_is_printed_once_and_as_it_is() {
     let log = lab.path().join("log.json");
     for moment in ["createRuntime", "createContainer", "startContainer"] {
         hook(&mut lab, moment);
-        // The engine's log has the message as JSON, standard error as it is.
+        // The engine's log has the message as JSON; standard error has plain text.
         let done = lab.brig(&["--log", log.to_str().unwrap(), "--log-format", "json", "run", &lab.id]);
         assert_eq!(done.err.matches("with \"quotes\"\nand lines").count(), 1, "{}", done.err);
         let text = std::fs::read_to_string(&log).unwrap();
         let line: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
         assert_eq!(line["msg"].as_str().unwrap().matches("with \"quotes\"\nand lines").count(), 1, "{line}");
     }
-    // What a terminal would obey is never passed on: a hook inside the container may print anything.
+    // Terminal control characters are never passed on: a hook inside the container may print anything.
     let escape = json!([{"path": "/bin/sh", "args": ["sh", "-c", r"printf '\033]0;title\007'; exit 3"]}]);
     lab.config["hooks"] = json!({"startContainer": escape});
     let done = lab.brig(&["--log", log.to_str().unwrap(), "run", &lab.id]);
@@ -165,7 +166,7 @@ fn debug_prints_the_lines_of_runc_that_tools_look_for() {
                 assert!(text.lines().any(|each| each.contains(line) && each.contains(level)), "{line}: {text}");
             }
         };
-        // What the runc of this machine prints, without what only newer ones do.
+        // The output of this machine's runc, without the lines of newer ones.
         let by_runc = |arguments: &[&str], lines: &[&str]| {
             let mut command = Command::new("runc");
             command.arg("--root").arg(lab.path().join("runc")).args(options).args(arguments);
@@ -195,7 +196,7 @@ fn debug_prints_the_lines_of_runc_that_tools_look_for() {
         logged(lab.command(&[&options[..], &exec].concat()), &of_exec);
         lab.on(&["delete", "--force"]).succeeded();
     }
-    // Without it nothing of this is printed.
+    // Without the flag none of this is printed.
     lab.args(&["/bin/true"]);
     assert_eq!(lab.run().succeeded().err, "");
 }
@@ -212,7 +213,7 @@ fn headings(out: &str) -> Vec<&str> {
 #[test]
 fn every_verb_has_a_help_text_with_the_headings_of_runc() {
     let has_runc = has_runc();
-    // Under this name, without a verb, it is runc's text that is asked for.
+    // Under this name without a verb, the request is for runc's text.
     let runc = tempfile::tempdir().unwrap();
     let runc = runc.path().join("runc");
     std::os::unix::fs::symlink(crate::support::program().get_program(), &runc).unwrap();

@@ -50,7 +50,7 @@ pub(super) struct Arguments {
     pub rest: Vec<OsString>,
 }
 
-/// Where options end.
+/// The end of the options.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// Only at `--`.

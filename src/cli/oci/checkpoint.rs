@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// The images' directory below the current one, if no other is named.
+/// The default directory of the images below the current one.
 const DEFAULT_IMAGES: &str = "checkpoint";
 
 /// The options of both verbs.

@@ -56,7 +56,7 @@ fn number(word: &str) -> Option<i32> {
         return (0..=64).contains(&number).then_some(number); // 0 checks for existence only (kill(2))
     }
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
-    // signal(7): the C library keeps the kernel's first two real-time signals for itself.
+    // signal(7): the C library reserves the first two real-time signals.
     if let Some(offset) = name.strip_prefix("RTMIN") {
         let offset: i32 = if offset.is_empty() { 0 } else { offset.strip_prefix('+')?.parse().ok()? };
         return (0..=30).contains(&offset).then_some(34 + offset);

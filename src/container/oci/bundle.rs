@@ -1,4 +1,4 @@
-//! A bundle: the directory with a config.json that a caller names.
+//! A bundle: the directory of a config.json that a caller names.
 
 use super::creation::Creation;
 use crate::error::{Error, Kind, Result};
@@ -6,10 +6,10 @@ use crate::files;
 use crate::spec::config::{self, Config};
 use std::path::{Path, PathBuf};
 
-/// What a config.json may be long at most. The largest that callers write, with thousands of mounts, are below one megabyte.
+/// The limit for a config.json in bytes. The largest of real callers, with thousands of mounts, are below one megabyte.
 const LARGEST: u64 = 16 << 20;
 
-/// Where the configuration of a new container is.
+/// The path of a new container's configuration.
 pub(super) fn config_path(wish: &Creation) -> PathBuf {
     wish.config.clone().unwrap_or_else(|| wish.bundle.join("config.json"))
 }
@@ -24,13 +24,13 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     })
 }
 
-/// What they say.
+/// Parses the bytes of a configuration.
 pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Config> {
     config::parse(bytes).map_err(|error| error.doing(format!("read `{}`", path.display())))
 }
 
-/// Adds the annotations that the runtime's own flags set, and gives the bytes that the container keeps. One that the configuration has with another value is
-/// an error: neither the operator's value nor the caller's may be dropped in silence.
+/// Adds the annotations of the runtime's own flags, and returns the bytes that the container keeps. Another value in
+/// the configuration is an error: the operator's and the caller's value must both count.
 pub(super) fn annotate(mut config: Config, bytes: Vec<u8>, more: &[(String, String)]) -> Result<(Config, Vec<u8>)> {
     for (key, value) in more {
         let old = config.annotations.insert(key.clone(), value.clone());

@@ -1,4 +1,4 @@
-//! The answers of the parent to a process of a container, from its birth to its program.
+//! The parent's answers to a process of a container, from its birth to its program.
 
 use super::socket;
 use crate::error::{Context, Error, Kind, Result};
@@ -14,16 +14,15 @@ use rustix::process::{Pid, PidfdGetfdFlags, Resource, Rlimit, pidfd_getfd, prlim
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// Descriptors that the process handed over.
 #[derive(Default)]
 pub(super) struct Handed {
-    /// The terminal's master, where no console socket got it.
+    /// The terminal's master, unless a console socket got it.
     pub console: Option<OwnedFd>,
     /// The root directory of the capped disk.
     pub scratch: Option<OwnedFd>,
 }
 
-/// What the parent needs for its answers to a process of a container.
+/// The data for the answers to a process of a container.
 pub(super) struct Answers<'a> {
     pub config: &'a Config,
     pub rlimits: &'a [(Resource, Rlimit)],
@@ -36,11 +35,12 @@ pub(super) struct Answers<'a> {
 }
 
 impl Answers<'_> {
-    /// Answers a process until init is ready or the program of `exec` has replaced it. The second result tells which: true for a ready init.
+    /// Answers a process until init is ready or the program of `exec` has replaced it. The second result is true for a
+    /// ready init.
     ///
     /// # Errors
-    /// What the process reported, or what an answer met. The process may still run then.
-    pub(super) fn give(&self, spawned: &mut Spawned) -> Result<(Handed, bool)> {
+    /// The error that the process reported, or that an answer met. The process may still run.
+    pub(super) fn answer_all(&self, spawned: &mut Spawned) -> Result<(Handed, bool)> {
         let mut handed = Handed::default();
         loop {
             match spawned.receive()? {
@@ -77,7 +77,7 @@ impl Answers<'_> {
         }
     }
 
-    /// The hooks between the built root and its seal.
+    /// Runs the hooks between the build of the root and its seal.
     fn run_hooks(&self, pid: i32) -> Result<()> {
         let Config { hooks: wish, .. } = self.config;
         hooks::run("prestart", &wish.prestart, self.state)?;
@@ -89,7 +89,8 @@ impl Answers<'_> {
     }
 }
 
-/// Sets the limits of a process that may not do so itself: in a user namespace of its own nobody can raise a hard limit.
+/// Sets the limits of a process that may not do so itself: in a separate user namespace no process can raise a hard
+/// limit.
 fn limit(pid: i32, limits: &[(Resource, Rlimit)]) -> Result<()> {
     for (resource, limit) in limits {
         prlimit(Pid::from_raw(pid), *resource, *limit)
@@ -98,7 +99,7 @@ fn limit(pid: i32, limits: &[(Resource, Rlimit)]) -> Result<()> {
     Ok(())
 }
 
-/// Moves network devices into the container's namespace: after the hooks, which may have made some.
+/// Moves network devices into the container's namespace, after the hooks, which may have made some.
 pub(super) fn move_devices(pid: i32, config: &Config) -> Result<()> {
     if config.linux.net_devices.is_empty() {
         return Ok(());
@@ -108,7 +109,7 @@ pub(super) fn move_devices(pid: i32, config: &Config) -> Result<()> {
     let target = rustix::fs::open(path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .failing(Kind::Network, || "open the container's network namespace")?;
     let host = Route::open().failing(Kind::Network, step)?;
-    // A connection is of the namespace in which it was opened, for good.
+    // A netlink socket stays in the namespace in which it was opened.
     let joined = vec![(NamespaceKind::Network, path.into())];
     let left = ns::visit(&Namespaces { joined, ..Namespaces::default() })?;
     let inside = Route::open();

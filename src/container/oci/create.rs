@@ -1,4 +1,4 @@
-//! `create`: from a bundle to a container that waits to be started, or to nothing at all.
+//! `create`: makes a container from a bundle that waits for `start`, or leaves nothing.
 
 use super::converse::{self, Answers, Handed};
 use super::creation::Creation;
@@ -26,25 +26,25 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::SystemTime;
 
-/// A container that was created by this process and waits to be started.
+/// A container that this process has created and that waits for `start`.
 #[derive(Debug)]
 pub struct Created {
     pub(super) place: Rc<Place>,
     pub(super) record: Record,
     pub(super) config: Config,
-    /// The terminal's master, where no console socket got it.
+    /// The terminal's master, unless a console socket got it.
     pub(super) console: Option<std::os::fd::OwnedFd>,
-    /// What was passed over, in sentences.
+    /// Warnings about ignored options, in sentences.
     pub warnings: Vec<String>,
-    /// What was done for this container alone, in the words that tools look for in runc's output with `--debug`.
+    /// Debug notes, in the words that tools search for in runc's output with `--debug`.
     pub notes: Vec<String>,
 }
 
-/// What exists so far. Dropped, it is unmade, the last first.
+/// The parts that exist so far. Drop removes them, the last first.
 pub(super) struct Undo {
     pub(super) place: Rc<Place>,
     pub(super) cgroup: Option<Cgroup>,
-    /// What names systemd's unit, and the container's own name.
+    /// The unit's properties for systemd, and the container's name.
     pub(super) unit: Option<(String, String)>,
     pub(super) resctrl: Option<resctrl::Group>,
     spawned: Option<Spawned>,
@@ -56,7 +56,7 @@ impl Undo {
         Undo { place: Rc::new(place), cgroup: None, unit: None, resctrl: None, spawned: None, kept: false }
     }
 
-    /// What was made stays.
+    /// Keeps all parts.
     pub(super) fn keep(mut self) {
         self.kept = true;
     }
@@ -67,7 +67,7 @@ impl Drop for Undo {
         if self.kept {
             return;
         }
-        // An error is on its way already; what cannot be unmade now is found by `delete --force`.
+        // The caller has an error already. `delete --force` finds what cannot be removed now.
         if let Some(spawned) = &self.spawned {
             let _ = spawned.signal(Signal::KILL);
             let _ = spawned.reap();
@@ -107,7 +107,7 @@ impl Containers {
         let rlimits = prepare::rlimits(process)?;
         let mut attributes = attributes::plan(process, &config.linux)?;
         if !wish.no_cgroup {
-            attributes.affinity = Some(attributes::every_cpu()); // not the caller's, but what the group allows
+            attributes.affinity = Some(attributes::every_cpu()); // the cgroup's processors, not the caller's
         }
         let filter = prepare::filter(&config, &protections)?;
         warnings.extend(filter.unknown().iter().map(|name| format!("ignoring unknown system call `{name}`")));
@@ -156,7 +156,7 @@ impl Containers {
             late_hooks: !config.hooks.poststart.is_empty() || !config.hooks.poststop.is_empty(),
             ..Record::new()
         };
-        undo.place.write(&record)?; // the intent, before the first thing that would outlive us
+        undo.place.write(&record)?; // the intent, before anything that would outlive us
         let state = record.state(Status::Creating);
         let terminal = process.terminal.then(|| prepare::terminal(process.console_size, wish.console_socket.is_none()));
         let joins_processes = namespaces.joins_processes();
@@ -174,7 +174,7 @@ impl Containers {
             new_keyring: !wish.no_new_keyring,
             oom_score: process.oom_score_adj.map_or(OomScore::Inherited, OomScore::Adjusted),
             inside: guard.inside.take(),
-            way_out: None,
+            uplink: None,
             sysctls: prepare::sysctls(&config),
             root: mounts::Root::Bundle(bundle),
             hooks: BuildHooks {
@@ -241,7 +241,7 @@ impl Containers {
 
 /// Answers init until it waits at its gate.
 fn ready(answers: &Answers<'_>, spawned: &mut Spawned) -> Result<Handed> {
-    let (handed, is_ready) = answers.give(spawned)?;
+    let (handed, is_ready) = answers.answer_all(spawned)?;
     if !is_ready {
         return Err(Error::new(Kind::Lost, "init ended without a word").doing("wait for the container"));
     }
@@ -260,12 +260,12 @@ fn take_apart(
     Ok(Created { place, record, config, console, warnings, notes })
 }
 
-/// Callers tell by these words that it was the container's process and not ours.
+/// By these words engines distinguish the container's process from the runtime.
 pub(super) fn unable(error: Error) -> Error {
     error.doing("unable to start container process")
 }
 
-/// The cause of an init that ended without a word, if its group was out of memory: in runc's words.
+/// runc's words if init ended without a message and its cgroup was out of memory.
 fn explain(error: Error, cgroup: Option<&Cgroup>) -> Error {
     let evidence = || cgroup.and_then(|cgroup| cgroup.evidence().ok());
     if error.kind() == Kind::Lost && evidence().is_some_and(|evidence| evidence.oom_kills > 0) {
@@ -278,8 +278,8 @@ fn has_own_mounts(config: &Config) -> bool {
     check::has(config, NamespaceKind::Mount)
 }
 
-/// The FIFO at which init waits. It is open for reading and writing, so that neither its opening nor its reading ever fails for want of a
-/// partner, and init alone holds it: whoever opens it only for writing learns whether init is there.
+/// The FIFO at which init waits. Init alone holds it, open for reading and writing, so that its open and its read never
+/// fail for lack of a peer. Opening it only for writing shows whether init is there.
 fn make_gate(directory: &Path) -> Result<Gate> {
     let path = directory.join(FIFO);
     let failed = |path: &Path| format!("make `{}`", path.display());
@@ -300,7 +300,7 @@ impl Created {
         self.record.pid
     }
 
-    /// Takes the terminal's master, if this process is to serve it.
+    /// Takes the terminal's master if this process serves it.
     pub fn take_console(&mut self) -> Option<std::os::fd::OwnedFd> {
         self.console.take()
     }

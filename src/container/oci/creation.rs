@@ -1,10 +1,10 @@
-//! How a caller wants a container created, and what it hands over: descriptors, and the place for the terminal.
+//! The caller's options for `create`, and what it passes on: descriptors, and the receiver of the terminal.
 
 use crate::error::{Context, Error, Kind, Result};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// How a container is to be created, besides what its config.json says.
+/// The options of `create` besides config.json.
 #[derive(Clone, Debug, Default)]
 pub struct Creation {
     /// The bundle's directory, absolute.
@@ -17,7 +17,7 @@ pub struct Creation {
     pub pidfd_socket: Option<PathBuf>,
     /// A file for the first process's pid.
     pub pid_file: Option<PathBuf>,
-    /// How many descriptors from 3 on are handed through.
+    /// The number of descriptors from 3 on that are passed on.
     pub preserve_fds: u32,
     /// Moves the root over the old one instead of pivoting, for hosts on a ramdisk.
     pub no_pivot: bool,
@@ -27,13 +27,13 @@ pub struct Creation {
     pub systemd_cgroup: bool,
     /// Makes no cgroup: the container stays in the caller's.
     pub no_cgroup: bool,
-    /// Whether the caller goes away while the container runs.
+    /// Whether the caller ends while the container runs.
     pub detached: bool,
     /// Annotations beside those of the configuration: key and value.
     pub annotations: Vec<(String, String)>,
 }
 
-/// The standard streams of this process that are pipes, as runc and CRIU name them; an empty name for any other.
+/// The standard streams of this process that are pipes, by the names of runc and CRIU; an empty name for any other.
 pub(super) fn streams() -> Vec<String> {
     let name = |descriptor: std::os::fd::BorrowedFd<'_>| {
         let status = rustix::fs::fstat(descriptor).ok()?;
@@ -44,7 +44,7 @@ pub(super) fn streams() -> Vec<String> {
     [stdin(), stdout(), stderr()].map(|descriptor| name(descriptor).unwrap_or_default()).to_vec()
 }
 
-/// A terminal that nobody would serve, or a socket that nothing would be sent to.
+/// Refuses a terminal without a server, and a socket without a terminal.
 pub(super) fn check_terminal(terminal: bool, wish: &Creation) -> Result<()> {
     let refuse = |words: &str| Err(Error::new(Kind::Usage, words));
     match (terminal && wish.detached, wish.console_socket.is_some()) {
@@ -54,7 +54,7 @@ pub(super) fn check_terminal(terminal: bool, wish: &Creation) -> Result<()> {
     }
 }
 
-/// Every descriptor that is to be handed through must be there.
+/// Checks that every descriptor to pass on is open.
 pub(super) fn check_preserved(count: u32) -> Result<()> {
     for number in 3..count.saturating_add(3) {
         std::fs::read_link(format!("/proc/self/fd/{number}"))
@@ -63,12 +63,12 @@ pub(super) fn check_preserved(count: u32) -> Result<()> {
     Ok(())
 }
 
-/// How many sockets a service manager handed us (sd_listen_fds(3)); they come before those of `--preserve-fds`.
+/// The number of sockets from a service manager (sd_listen_fds(3)); they precede those of `--preserve-fds`.
 pub(super) fn listeners() -> u32 {
     std::env::var("LISTEN_FDS").ok().and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// Tells the container of them.
+/// Adds their variables to the environment.
 pub(super) fn preserve_listeners(environment: &mut Vec<(OsString, OsString)>) {
     if listeners() > 0 {
         environment.retain(|(name, _)| name != "LISTEN_FDS" && name != "LISTEN_PID");

@@ -1,4 +1,4 @@
-//! `delete`: all that is left of a container goes.
+//! `delete`: removes the rest of a container.
 
 use super::id::ContainerId;
 use super::record::{Place, Record};
@@ -13,15 +13,15 @@ use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a killed process may take to be gone: one in an uninterruptible sleep is not ours to wait for.
+/// The time limit for the end of a killed process: one in an uninterruptible sleep is not waited for.
 const KILL_WAIT: Duration = Duration::from_secs(10);
 
-/// What a killed process mostly takes: after it, what could hold the process is looked for.
+/// The usual time of a kill. After it, `delete` looks for what could hold the process.
 const MOMENT: Duration = Duration::from_millis(200);
 
 impl Containers {
-    /// Removes a container, and returns what its `poststop` hooks said against it. With `force` one that runs is killed, one that is not there is
-    /// removed already, and one of which nothing can be read is swept away.
+    /// Removes a container, and returns the errors of its `poststop` hooks. `force` kills a running one, accepts a
+    /// missing one, and removes one without a readable record.
     pub fn delete(&self, id: &ContainerId, force: bool) -> Result<Vec<String>> {
         if force {
             self.kill_first(id)?;
@@ -32,7 +32,7 @@ impl Containers {
         };
         let record = match place.read() {
             Err(_) if force => {
-                // Only a group that is empty is known to be this container's: its path may be another one's, who was there first.
+                // Only an empty cgroup is certain to be this container's: its path may be that of an older one.
                 let left = place.config().map(|config| group::unrecorded(&config, id)).unwrap_or_default();
                 for path in left {
                     let _ = crate::cgroup::remove_empty(&path);
@@ -44,7 +44,7 @@ impl Containers {
         };
         match record.status(&place.path) {
             Status::Stopped => {}
-            // Nobody can start it any more: that it waits is no reason to keep it. runc has it so.
+            // As in runc: a container that waits for `start` is deleted. No `start` can follow.
             Status::Created | Status::Creating => kill(&record)?,
             _ if force => kill(&record)?,
             other => {
@@ -55,7 +55,8 @@ impl Containers {
         destroy(&place, &record)
     }
 
-    /// Before the lock is waited for: whoever has it may wait for the container. One that cannot be read, or has no process yet, comes later.
+    /// Kills before the lock: the holder of the lock may wait for the container. A container without a readable record
+    /// or a process comes later.
     fn kill_first(&self, id: &ContainerId) -> Result<()> {
         self.see(id).map_or(Ok(()), |(_, record)| kill(&record))
     }
@@ -66,7 +67,7 @@ fn kill(record: &Record) -> Result<()> {
         send(record, Signal::KILL).or_else(|error| if error.kind() == Kind::State { Ok(()) } else { Err(error) })?;
         let group = record.cgroup.as_ref().map(Cgroup::open).transpose()?;
         if let Some(group) = &group {
-            // A frozen process does not die on v1. Where nothing can be frozen there is nothing to thaw.
+            // A frozen process does not die on v1. Without a freezer there is nothing to thaw.
             let _ = group.thaw();
         }
         let wait = |time: Duration| {
@@ -86,13 +87,13 @@ fn kill(record: &Record) -> Result<()> {
     Ok(())
 }
 
-/// Removes what a container without a first process has left: other processes, cgroup, directory; then the last hooks run, whose failure stops
-/// nothing.
+/// Removes what a container without a first process has left: other processes, cgroup, directory. Then the last hooks
+/// run, whose failure stops nothing.
 pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
     if let Some(monitor) = record.monitor {
-        monitor.wait(); // it reads the group's counters
+        monitor.wait(); // it reads the cgroup's counters
     }
-    // A unit is stopped before its group goes.
+    // A unit is stopped before its cgroup is removed.
     let group = record.cgroup.as_ref().filter(|group| record.systemd.is_some() || !group.remove_empty());
     if let Some(group) = group {
         let group = Cgroup::open(group)?;
@@ -103,17 +104,17 @@ pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
         }
         let stopped = record.systemd.as_ref().map_or(Ok(()), |unit| group::stop(unit, &record.id));
         group.remove().map_err(Error::from)?;
-        // With the group gone there is nothing left that a systemd could be asked for.
+        // Without the cgroup systemd has nothing left to stop.
         let _ = stopped;
     }
-    // Its `create` was killed when systemd had made the group, and before that was written down.
+    // Its `create` was killed after systemd had made the cgroup, and before the record had it.
     if let (None, Some(unit)) = (&record.cgroup, &record.systemd) {
-        let _ = group::stop(unit, &record.id); // a unit that never was is stopped as well
+        let _ = group::stop(unit, &record.id); // stopping a missing unit succeeds
     }
     if let Some(group) = &record.resctrl {
         group.remove()?;
     }
-    // Without a readable copy no hook is known.
+    // Without a readable copy no hooks run.
     let hooks = place.late_hooks(record).unwrap_or_default().poststop;
     place.remove()?;
     let state = record.state(Status::Stopped);
@@ -122,7 +123,8 @@ pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
 }
 
 impl Containers {
-    /// What is there of containers that no `create` completes any more: a kind and a path each. The kernel ends the process of such a container.
+    /// The remains of containers whose `create` was killed: kind and path. The kernel ends the process of such a
+    /// container.
     pub(crate) fn left(&self) -> Vec<(&'static str, PathBuf)> {
         let Ok(entries) = std::fs::read_dir(&self.root) else { return Vec::new() };
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -131,7 +133,7 @@ impl Containers {
 }
 
 fn of(root: &Path, id: &ContainerId) -> Vec<(&'static str, PathBuf)> {
-    // A `create` that is at work has the lock.
+    // A running `create` has the lock.
     let Some(place) = Place::attempt(root.join(id.as_str())) else { return Vec::new() };
     let groups = match place.read() {
         Ok(record) if record.status(&place.path) == Status::Creating => record.cgroup.map(recorded).unwrap_or_default(),

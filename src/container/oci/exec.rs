@@ -24,37 +24,37 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long init may take to become dumpable at its gate, on a busy machine.
+/// The time limit for init to become dumpable at its gate, on a busy machine.
 const SHOWN: Duration = Duration::from_secs(10);
 
-/// What is to run, and how.
+/// The options of `exec`.
 #[derive(Clone, Debug, Default)]
 pub struct Execution {
-    /// A file with a whole `process`; everything below but what concerns our own side is then of no weight.
+    /// A file with a whole `process`. It replaces all fields below that concern the process.
     pub process: Option<PathBuf>,
     /// The program and its arguments.
     pub args: Vec<String>,
-    /// The working directory, if another than the container's.
+    /// The working directory, if it differs from the container's.
     pub cwd: Option<String>,
     /// Variables, `NAME=VALUE`, added to the container's.
     pub env: Vec<String>,
     /// Whether it gets a terminal.
     pub tty: bool,
-    /// User and group, if others than the container's.
+    /// User and group, if they differ from the container's.
     pub user: Option<(u32, Option<u32>)>,
-    /// More groups.
+    /// Additional groups.
     pub additional_gids: Vec<u32>,
-    /// SELinux's label.
+    /// The SELinux label.
     pub label: Option<String>,
-    /// AppArmor's profile.
+    /// The AppArmor profile.
     pub apparmor: Option<String>,
-    /// no_new_privs, if another value than the container's.
+    /// no_new_privs, if it differs from the container's.
     pub no_new_privileges: Option<bool>,
     /// Capabilities added to the container's.
     pub capabilities: Vec<String>,
-    /// Groups below the container's, `[CONTROLLERS:]PATH`.
+    /// Cgroups below the container's, `[CONTROLLERS:]PATH`.
     pub cgroups: Vec<String>,
-    /// Also in a paused container.
+    /// Whether a paused container is entered too.
     pub ignore_paused: bool,
     /// A unix socket that gets the terminal's master.
     pub console_socket: Option<PathBuf>,
@@ -62,9 +62,9 @@ pub struct Execution {
     pub pidfd_socket: Option<PathBuf>,
     /// A file for the pid.
     pub pid_file: Option<PathBuf>,
-    /// Whether the caller goes away.
+    /// Whether the caller ends first.
     pub detached: bool,
-    /// How many descriptors from 3 on are handed through.
+    /// The number of descriptors from 3 on that are passed on.
     pub preserve_fds: u32,
 }
 
@@ -73,17 +73,18 @@ pub struct Execution {
 pub struct Executed {
     spawned: Spawned,
     console: Option<OwnedFd>,
-    /// What was passed over, in sentences.
+    /// Warnings about ignored options, in sentences.
     pub warnings: Vec<String>,
-    /// What was done for this process alone, in the words that tools look for in runc's output with `--debug`.
+    /// Debug notes, in the words that tools search for in runc's output with `--debug`.
     pub notes: Vec<String>,
 }
 
 impl Containers {
-    /// Starts a process in a running container, and returns when its program has taken over.
+    /// Starts a process in a running container, and returns when its program runs.
     pub fn exec(&self, id: &ContainerId, wish: &Execution) -> Result<Executed> {
         process::require_one_thread()?;
-        // Without the lock: the container decides how long this takes. That what was read is of one container, `hold` says below.
+        // Without the lock: the container decides how long this takes. `hold` below makes sure that the record is of
+        // this container.
         let (path, record) = self.see(id)?;
         match record.status(&path) {
             Status::Running | Status::Created => {}
@@ -125,7 +126,8 @@ impl Containers {
             record.cgroup.iter().flat_map(|groups| groups.paths()).find(|(controller, _)| controller.is_empty());
         notes.extend(unified.map(|(_, path)| format!("using CLONE_INTO_CGROUP {path:?}")));
         let started = match process::join(plan) {
-            // The container's init may have moved itself into a group below (systemd does), where the rest of it is now.
+            // The container's init may have moved itself into a child cgroup (as systemd does), where its other
+            // processes are now.
             Err((Refused::Group(_), mut plan)) if wish.cgroups.is_empty() => {
                 group = group.map(|group| group.of_process(record.pid)).transpose()?;
                 let directory =
@@ -136,7 +138,7 @@ impl Containers {
             other => other,
         };
         let started = match started {
-            // A container that has as many processes as it may can be entered all the same, as with runc.
+            // A container at its limit of processes can be entered too, as with runc.
             Err((Refused::Full(error), mut plan)) => match group.as_ref().map(Cgroup::join_full).transpose()?.flatten()
             {
                 Some(FullJoin { clone_into, tasks, counted }) => {
@@ -149,10 +151,10 @@ impl Containers {
         };
         let spawned = started.map_err(|(refused, _)| unable(reason(refused)))?;
         let mut running = Executed { spawned, console: None, warnings, notes };
-        match running.settle(wish, &config, &process, &record) {
+        match running.wait_for_program(wish, &config, &process, &record) {
             Ok(()) => Ok(running),
             Err(error) => {
-                // Nothing of it may stay. If it has ended already, so much the better.
+                // Ends what remains. It may have ended already.
                 let _ = running.spawned.signal(Signal::KILL);
                 running.spawned.reap()?;
                 Err(error)
@@ -161,8 +163,8 @@ impl Containers {
     }
 }
 
-/// Has init, where it waits to be started, become dumpable: it is not before, and an ordinary user may not join its namespaces then. Any other process
-/// can be looked into, or is about to be.
+/// Makes init dumpable while it waits for `start`: otherwise an ordinary user may not join its namespaces. Any other
+/// process is dumpable already, or soon.
 fn show_init(fifo: &Path, pid: i32) -> Result<()> {
     let step = || "look at the container's namespaces";
     let is_hidden = || rustix::fs::stat(format!("/proc/{pid}/ns/mnt")).err() == Some(Errno::ACCESS);
@@ -182,7 +184,7 @@ fn show_init(fifo: &Path, pid: i32) -> Result<()> {
     Ok(())
 }
 
-/// The bits of processors as one hexadecimal number.
+/// A set of processors as one hexadecimal number.
 fn mask(cpus: &[u64]) -> String {
     let words: String = cpus.iter().rev().map(|word| format!("{word:016x}")).collect();
     let digits = words.trim_start_matches('0');
@@ -200,8 +202,14 @@ fn refuse(words: &str) -> Error {
 }
 
 impl Executed {
-    /// Follows it until its program has taken over.
-    fn settle(&mut self, wish: &Execution, config: &Config, process: &Process, record: &Record) -> Result<()> {
+    /// Answers the process until its program runs.
+    fn wait_for_program(
+        &mut self,
+        wish: &Execution,
+        config: &Config,
+        process: &Process,
+        record: &Record,
+    ) -> Result<()> {
         if let Some(path) = &wish.pid_file {
             files::replace(path, self.spawned.pid.to_string().as_bytes(), 0o644, Durability::Cached)?;
         }
@@ -215,7 +223,7 @@ impl Executed {
             state: &record.state(Status::Running),
             joins_processes: false,
         };
-        match answers.give(&mut self.spawned).map_err(unable)? {
+        match answers.answer_all(&mut self.spawned).map_err(unable)? {
             (handed, false) => self.console = handed.console,
             (_, true) => return Err(Error::new(Kind::Lost, "the process waits at a gate that it does not have")),
         }
@@ -227,19 +235,19 @@ impl Executed {
         self.spawned.pid
     }
 
-    /// Takes the terminal's master, if this process is to serve it.
+    /// Takes the terminal's master if this process serves it.
     pub fn take_console(&mut self) -> Option<OwnedFd> {
         self.console.take()
     }
 }
 
-/// The process of the container's configuration, changed by what the command line says.
+/// The process of the container's configuration, changed by the command line.
 fn process(config: &Config, wish: &Execution) -> Result<Process> {
     if let Some(path) = &wish.process {
         let bytes = files::read_bounded(path, 4 << 20)?;
         let mut process: Process = serde_json::from_slice(&bytes)
             .map_err(|cause| Error::new(Kind::Spec, cause.to_string()).doing(format!("read `{}`", path.display())))?;
-        // What says nothing of labels is as confined as the container, as it is with runc.
+        // As in runc: without labels on the command line, the container's apply.
         if let Some(own) = &config.process {
             for (label, own) in [
                 (&mut process.selinux_label, &own.selinux_label),
@@ -276,7 +284,7 @@ fn process(config: &Config, wish: &Execution) -> Result<Process> {
         for set in [&mut sets.bounding, &mut sets.effective, &mut sets.permitted] {
             set.extend(wish.capabilities.iter().cloned());
         }
-        // Never inheritable by itself (CVE-2022-29162); ambient only where the container has such a set.
+        // Never inheritable by itself (CVE-2022-29162); ambient only if the container has such a set.
         if sets.inheritable.is_some() {
             sets.ambient.extend(wish.capabilities.iter().cloned());
         }
@@ -298,7 +306,7 @@ fn plan(
     let mut attributes = attributes::plan(process, &config.linux)?;
     let affinity = process.exec_cpu_affinity.as_ref();
     let list = |text: &str| if text.is_empty() { Ok(None) } else { attributes::cpu_list(text).map(Some) };
-    // Not the caller's processors, but what the group allows: its own, or that of the container's creator.
+    // The processors of the cgroup, not the caller's: the container's own cgroup, or its creator's.
     let every = (affinity.is_none() && !record.keeps_affinity).then(attributes::every_cpu);
     attributes.affinity = affinity.map(|affinity| list(&affinity.last)).transpose()?.flatten().or(every);
     let protections = Protections::parse(&config.annotations)?;

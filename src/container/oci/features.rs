@@ -1,4 +1,4 @@
-//! `features`: what this program knows, whatever the machine it runs on (runtime-spec, features.md). Callers ask without privileges.
+//! `features`: the program's features on any machine (runtime-spec, features.md). Callers ask without privileges.
 
 use crate::mounts::bundle::options;
 use crate::process::attributes::{MEMORY_FLAGS, MEMORY_MODES};
@@ -7,7 +7,7 @@ use crate::spec::seccomp::{Action, Arch, Flag, Operator};
 use crate::sys::weaken;
 use serde_json::{Value, json};
 
-/// Annotations, or their beginnings, by which an image could reach the host if a caller passed its labels on.
+/// Annotations, or their prefixes, by which an image could reach the host if a caller passed its labels on.
 const UNSAFE: [&str; 4] = ["bundle", "dev.brig.", "org.systemd.property.", "org.criu.config"];
 
 /// The whole structure.

@@ -1,4 +1,4 @@
-//! `pause`, `resume`, `update`, `events`: what a container's cgroup can do.
+//! `pause`, `resume`, `update`, `events`: the functions of a container's cgroup.
 
 use super::id::ContainerId;
 use super::record::{Place, Record};
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 impl Containers {
-    /// Stops every process of a container.
+    /// Freezes every process of a container.
     pub fn pause(&self, id: &ContainerId) -> Result<()> {
         let (place, record, group) = self.with_group(id)?;
         match record.status(&place.path) {
@@ -22,7 +22,7 @@ impl Containers {
         }
     }
 
-    /// Lets them go on.
+    /// Thaws them.
     pub fn resume(&self, id: &ContainerId) -> Result<()> {
         let (path, record, group) = self.see_group(id)?;
         match record.status(&path) {
@@ -31,7 +31,7 @@ impl Containers {
         }
     }
 
-    /// Changes the limits that `limits` names, and the lines of resctrl; the others stay.
+    /// Changes the limits in `limits`, and the lines of resctrl; the others stay.
     pub fn update(&self, id: &ContainerId, limits: &Resources, schemata: &[String]) -> Result<()> {
         let (place, mut record, mut group) = self.with_group(id)?;
         if record.status(&place.path) == Status::Stopped {
@@ -45,11 +45,11 @@ impl Containers {
             })?;
             resctrl.write(schemata)?;
         }
-        // Which devices may be used is not for update to say.
+        // `update` does not change device rules.
         let limits = group.completed(&Resources { devices: Vec::new(), ..limits.clone() });
         group.widen(&Hierarchy::probe()?, &CgroupPath::parse(&record.cgroup_path)?, &limits)?;
         if let Some(unit) = &record.systemd {
-            // Or it would put back what it was told before, at the next change of anything.
+            // systemd would otherwise restore its old limits at the next change.
             group::update(unit, &record.id, &limits)?;
         }
         group.update(&limits)?;
@@ -57,7 +57,7 @@ impl Containers {
         place.write(&record)
     }
 
-    /// What a container uses, as one line of JSON.
+    /// A container's usage as one line of JSON.
     pub fn stats(&self, id: &ContainerId) -> Result<String> {
         let (path, record, group) = self.see_group(id)?;
         if record.status(&path) == Status::Stopped {
@@ -66,7 +66,8 @@ impl Containers {
         event("stats", id, Some(&group.stats()))
     }
 
-    /// Hands `print` a line of JSON every `interval`, and one each time that the kernel killed for want of memory, until the container has ended.
+    /// Passes `print` a line of JSON every `interval`, and one at each kill for lack of memory, until the container has
+    /// ended.
     pub fn events(&self, id: &ContainerId, interval: Duration, mut print: impl FnMut(String)) -> Result<()> {
         let (_, record, group) = self.see_group(id)?;
         let init = signal::hold(&record)?.ok_or_else(|| Error::new(Kind::State, "container is not running"))?;
@@ -86,10 +87,10 @@ impl Containers {
             if let Some(notifier) =
                 notifier.as_ref().filter(|_| watched.get(1).is_some_and(|each| !each.revents().is_empty()))
             {
-                // What it says is counted elsewhere; read, it is quiet until the next time.
+                // Another file has the count; the read only resets the notification.
                 let _ = rustix::io::read(notifier, &mut [0_u8; 4096]);
             }
-            // The group may be gone together with the container.
+            // The cgroup may have ended with the container.
             let now = group.evidence().map_or(kills, |evidence| evidence.oom_kills);
             for _ in kills..now {
                 print(event::<()>("oom", id, None)?);
@@ -105,7 +106,7 @@ impl Containers {
         }
     }
 
-    /// For a change.
+    /// The container's parts, locked for a change.
     fn with_group(&self, id: &ContainerId) -> Result<(Place, Record, Cgroup)> {
         let place = Place::find(&self.root, id)?;
         let (_, record, group) = self.see_group(id)?;

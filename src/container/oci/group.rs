@@ -1,4 +1,4 @@
-//! Who makes a container's cgroup, and where: we ourselves, systemd on our behalf, or nobody.
+//! Chooses the maker and the path of a container's cgroup: this process, systemd, or no cgroup.
 
 use super::creation::Creation;
 use super::id::ContainerId;
@@ -12,10 +12,11 @@ use crate::systemd::{Manager, Property, Systemd, Unit, property};
 use rustix::io::Errno;
 use std::path::PathBuf;
 
-/// The annotations that name properties of the unit. Callers that pass on an image's labels must keep them back (`features` says so).
+/// The annotations with properties of the unit. Callers that pass on an image's labels must remove them (`features`
+/// lists them).
 const PROPERTY: &str = "org.systemd.property.";
 
-/// What is to be made.
+/// The cgroup to make.
 pub(super) struct Wanted {
     hierarchy: Hierarchy,
     path: CgroupPath,
@@ -30,7 +31,7 @@ enum Maker {
 }
 
 impl Wanted {
-    /// Decides who makes it, and refuses what cannot be.
+    /// Chooses the maker, and refuses what cannot be made.
     pub(super) fn new(config: &Config, id: &ContainerId, wish: &Creation, limits: Resources) -> Result<Wanted> {
         let hierarchy = match Hierarchy::probe() {
             Err(_) if wish.no_cgroup => Hierarchy::absent(),
@@ -66,25 +67,26 @@ impl Wanted {
         Ok(Wanted { hierarchy, path, limits, maker: Maker::Systemd { systemd, unit, properties } })
     }
 
-    /// Makes it, where we do so ourselves: before there is a process.
+    /// Makes the cgroup itself, unless systemd does: before there is a process.
     pub(super) fn make(&self) -> Result<Option<Cgroup>> {
         if !matches!(self.maker, Maker::Ourselves) {
             return Ok(None);
         }
         match Cgroup::create(&self.hierarchy, &self.path, Purpose::Container, &self.limits) {
             Ok(group) => Ok(Some(group)),
-            // An ordinary user to whom no group is given, and who asks for no limit: the container is in the caller's group.
+            // An ordinary user without a delegated cgroup and without limits: the container stays in the caller's
+            // cgroup.
             Err(error) if is_denied(&error) && !is_host_root() && is_unlimited(&self.limits) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether the group needs a process first.
+    /// Whether the cgroup needs a process first.
     pub(super) fn needs_process(&self) -> bool {
         matches!(self.maker, Maker::Systemd { .. })
     }
 
-    /// Has systemd make the group with the process in it, and does beside it what systemd does not.
+    /// Makes systemd create the cgroup with the process in it, and adds the limits that systemd does not set.
     pub(super) fn adopt(&mut self, pid: i32) -> Result<Option<Cgroup>> {
         let Maker::Systemd { systemd, unit, properties } = &mut self.maker else { return Ok(None) };
         let is_v2 = self.hierarchy.layout() == Layout::Unified;
@@ -92,13 +94,13 @@ impl Wanted {
         systemd.start(unit, member, &self.limits, properties, is_v2)?;
         let adopted = Cgroup::adopt(&self.hierarchy, &self.path, pid, Purpose::Container, &self.limits);
         if adopted.is_err() {
-            // The error of the group is what is reported; the unit ends with its process anyway.
+            // Report the cgroup's error; the unit ends with its process anyway.
             let _ = systemd.stop(unit);
         }
         adopted.map(Some)
     }
 
-    /// What the container sees as its groups, and whether they are its own.
+    /// The cgroups that the container sees, and whether they are private.
     pub(super) fn places(&self, group: Option<&Cgroup>) -> (Vec<(String, PathBuf)>, bool) {
         match (group, &self.maker) {
             (Some(group), _) => {
@@ -131,12 +133,12 @@ fn is_denied(error: &Error) -> bool {
     matches!(error.errno().map(Errno::from_raw_os_error), Some(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
-/// Whether nothing but the use of devices is limited, which an ordinary user's container cannot have more of anyway.
+/// Whether only devices are limited, to which an ordinary user's container has no more access anyway.
 fn is_unlimited(limits: &Resources) -> bool {
     Resources { devices: Vec::new(), ..limits.clone() } == Resources::default()
 }
 
-/// What a container that has a record sees as its groups, and whether they are its own.
+/// The cgroups that a recorded container sees, and whether they are private.
 pub(super) fn recorded_places(record: &Record) -> (Vec<(String, PathBuf)>, bool) {
     let places = |group: &crate::cgroup::Record| {
         group.paths().map(|(name, path)| (name.to_owned(), path.to_path_buf())).collect::<Vec<_>>()
@@ -147,25 +149,25 @@ pub(super) fn recorded_places(record: &Record) -> (Vec<(String, PathBuf)>, bool)
     }
 }
 
-/// The groups that a container of this configuration has where no record says which it made: its `create` was killed in between. systemd's come after the
-/// record.
+/// The cgroups of a container of this configuration whose `create` was killed before it recorded them. systemd's come
+/// after the record.
 pub(super) fn unrecorded(config: &Config, id: &ContainerId) -> Vec<PathBuf> {
     let asked = if config.linux.cgroups_path.is_empty() { id.as_str() } else { &config.linux.cgroups_path };
     let (Ok(hierarchy), Ok(path)) = (Hierarchy::probe(), CgroupPath::parse(asked)) else { return Vec::new() };
     let mut found: Vec<_> = hierarchy.directories(Some(&path)).into_iter().map(|(_, place)| place).collect();
     found.retain(|place| place.exists());
     found.sort_unstable();
-    found.dedup(); // of hierarchies with several controllers
+    found.dedup(); // hierarchies with several controllers
     found
 }
 
-/// Tells systemd the new limits of a container's unit.
+/// Sends systemd the new limits of a container's unit.
 pub(super) fn update(unit: &str, id: &str, limits: &Resources) -> Result<()> {
     let is_v2 = Hierarchy::probe()?.layout() == Layout::Unified;
     Systemd::connect(manager())?.set(&Unit::parse(unit, id, manager())?, limits, is_v2)
 }
 
-/// Has systemd forget a container's unit.
+/// Makes systemd forget a container's unit.
 pub(super) fn stop(unit: &str, id: &str) -> Result<()> {
     Systemd::connect(manager())?.stop(&Unit::parse(unit, id, manager())?)
 }

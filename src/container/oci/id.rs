@@ -1,10 +1,10 @@
-//! A container's name: it becomes a directory, so it is checked before any path is made of it.
+//! A container's name. It becomes a directory, so it is checked before it is part of a path.
 
 use crate::error::{Error, Kind, Result};
 use crate::sys::weaken;
 use std::fmt;
 
-/// The longest that a directory's name may be (NAME_MAX) .
+/// The limit for a directory's name (NAME_MAX).
 const LONGEST: usize = 255;
 
 /// A valid name.
@@ -12,7 +12,7 @@ const LONGEST: usize = 255;
 pub struct ContainerId(String);
 
 impl ContainerId {
-    /// Letters, digits, `_+.-`; not `.` or `..`. The same as runc's.
+    /// Letters, digits, `_+.-`; not `.` or `..`. As in runc.
     pub fn new(id: &str) -> Result<ContainerId> {
         let valid = |byte: u8| byte.is_ascii_alphanumeric() || b"_+.-".contains(&byte);
         if weaken::is_off("container-id") {

@@ -3,7 +3,7 @@
 use crate::error::{Error, Kind, Result};
 use crate::sys::weaken;
 
-/// `UID[:GID]`, every digit of it: what does not parse is not 0 (CVE-2026-30892).
+/// `UID[:GID]` in digits only: an invalid number must not become 0 (CVE-2026-30892).
 ///
 /// # Errors
 /// [`Kind::Usage`] for anything else.
@@ -14,19 +14,19 @@ pub fn user(word: &str) -> Result<(u32, Option<u32>)> {
     }
 }
 
-/// One id, every digit of it.
+/// One id in digits only.
 ///
 /// # Errors
-/// [`Kind::Usage`] for anything else, and for what is above 2147483647.
+/// [`Kind::Usage`] for anything else, and for ids above 2147483647.
 pub fn number(word: &str) -> Result<u32> {
     if weaken::is_off("user-number") {
         let digits = word.trim_end_matches(|letter: char| !letter.is_ascii_digit());
-        return Ok(digits.parse::<u64>().unwrap_or(0) as u32); // what C's strtoul and a cast make of it
+        return Ok(digits.parse::<u64>().unwrap_or(0) as u32); // the result of C's strtoul and a cast
     }
     let digits = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
-    // The largest stands for "no user" in system calls, and above i32 callers disagree about the sign.
+    // The largest value means "no user" in system calls, and above i32 callers disagree about the sign.
     let number = word.parse().ok().filter(|number| digits && *number <= i32::MAX as u32);
-    number.ok_or_else(|| Error::new(Kind::Usage, format!("`{}` is no user or group id", word.escape_debug())))
+    number.ok_or_else(|| Error::new(Kind::Usage, format!("`{}` is not a user or group id", word.escape_debug())))
 }
 
 #[cfg(test)]

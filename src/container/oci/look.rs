@@ -1,4 +1,4 @@
-//! `state`, `list`, `ps`: what is there.
+//! `state`, `list`, `ps`: reports about containers.
 
 use super::Containers;
 use super::id::ContainerId;
@@ -10,43 +10,43 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What callers are shown of a container.
+/// The data of a container for callers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
-    /// The version of the specification that its configuration was written for.
+    /// The specification's version in its configuration.
     pub oci_version: String,
     /// Its name.
     pub id: String,
-    /// Its first process; 0 when that has ended.
+    /// Its first process; 0 after its end.
     pub pid: i32,
-    /// Where in its life it is.
+    /// Its status.
     pub status: Status,
-    /// Where its bundle was.
+    /// The path of its bundle.
     pub bundle: String,
     /// Its root directory on the host.
     pub rootfs: String,
     /// When it was created, RFC 3339 with nanoseconds.
     pub created: String,
-    /// The caller's notes.
+    /// The caller's annotations.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Who made it.
+    /// The user that created it.
     pub owner: String,
 }
 
 impl Containers {
-    /// What is known of one container.
+    /// The state of one container.
     pub fn state(&self, id: &ContainerId) -> Result<Snapshot> {
         let (path, record) = self.see(id)?;
-        // runc names the owner in `list` alone.
+        // runc reports the owner in `list` only.
         Ok(Snapshot { owner: String::new(), ..snapshot(record, &path) })
     }
 
-    /// All containers, by name. What cannot be read is returned as a sentence instead.
+    /// All containers by name, and an error sentence for each unreadable one.
     pub fn list(&self) -> Result<(Vec<Snapshot>, Vec<String>)> {
         let entries = match std::fs::read_dir(&self.root) {
-            // Nobody has made a container yet; a directory that the caller named himself must be there.
+            // No container exists yet; a directory that the caller named must exist.
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound && self.is_default => {
                 return Ok(Default::default());
             }
@@ -65,7 +65,8 @@ impl Containers {
         Ok((found, broken))
     }
 
-    /// A container's directory and its record, without the lock: for a look, or for what somebody who has the lock may wait for.
+    /// A container's directory and its record, without the lock: for readers, and for steps that the lock's holder may
+    /// wait for.
     pub(super) fn see(&self, id: &ContainerId) -> Result<(PathBuf, Record)> {
         let path = self.root.join(id.as_str());
         let record = record::read(&path)?;

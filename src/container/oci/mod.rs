@@ -1,6 +1,6 @@
-//! Containers that an engine manages: each verb of the OCI runtime, and the record that holds a container between two of them.
+//! Containers that an engine manages: each verb of the OCI runtime, and the record of a container between two verbs.
 //!
-//! In: a bundle and what the caller wishes. Out: a container that goes on when its creator has ended.
+//! In: a bundle and the caller's options. Out: a container that outlives its creator.
 
 mod bundle;
 mod checkpoint;
@@ -49,14 +49,14 @@ pub struct Containers {
 }
 
 impl Containers {
-    /// Those of `root`; of `/run/brig` (an ordinary user's: `$XDG_RUNTIME_DIR/brig`) if the caller names none.
+    /// The containers of `root`, by default of `/run/brig` (an ordinary user's: `$XDG_RUNTIME_DIR/brig`).
     pub fn new(root: Option<PathBuf>) -> Containers {
         let is_default = root.is_none();
         Containers { root: root.unwrap_or_else(default_root), is_default }
     }
 }
 
-/// As runc has it: whoever is root only in a user namespace, as under Podman for an ordinary user, is that user and may not write to `/run`.
+/// As in runc: a user that is root only in a user namespace, as under rootless Podman, may not write to `/run`.
 fn default_root() -> PathBuf {
     let is_user = || {
         !rustix::process::geteuid().is_root()

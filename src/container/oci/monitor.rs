@@ -1,9 +1,10 @@
-//! The process that stays beside a container with `dev.brig.egress.allow` or `dev.brig.receipt`: from its creation to its end.
+//! The monitor of a container with `dev.brig.egress.allow` or `dev.brig.receipt`, from its creation to its end.
 //!
-//! In: what `create` made. Out: a gateway that serves the container's network, and the receipt. `create` ends; the monitor goes on in a session of its own
-//! with no descriptor of the caller's. It waits for the container's first process, ends the gateway, writes the receipt and ends. `delete` waits for it
-//! before it removes the cgroup, so that the counters are there.
-//! Never: a second gateway. If the monitor or the gateway is killed, the container has no network any more.
+//! In: the results of `create`. Out: a gateway that serves the container's network, and the receipt. The monitor
+//! outlives `create` in a new session without the caller's descriptors. It waits for the container's first process,
+//! ends the gateway, writes the receipt and ends. `delete` waits for it before it removes the cgroup with the counters.
+//!
+//! Never: a second gateway. If the monitor or the gateway is killed, the container loses its network.
 
 use super::receipt::{self, End};
 use crate::cgroup::{self, Cgroup};
@@ -26,18 +27,18 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// The locks of id ranges, for the whole machine.
 const ID_RANGES: &str = "/run/brig";
-/// How long the engine may take to reap the container's first process.
+/// The time limit for the engine to reap the container's first process.
 const REAPED: Duration = Duration::from_secs(2);
-/// How long `delete` waits for the receipt: the gateway has two seconds for the rest of its account.
+/// The time that `delete` waits for the receipt: the gateway has two seconds for the rest of its account.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a monitor works on.
+/// The input of a monitor.
 #[derive(Debug)]
 pub(super) struct Monitor {
     pub id: String,
     pub created: SystemTime,
     pub protections: Protections,
-    /// What the gateway is asked for, and the channel by which init hands it sockets.
+    /// The gateway's options, and the channel by which init sends it sockets.
     pub gateway: Option<(Wish, Channel)>,
     /// The container's first process.
     pub init: OwnedFd,
@@ -47,11 +48,11 @@ pub(super) struct Monitor {
     pub scratch: Option<OwnedFd>,
 }
 
-/// A monitor that runs, as a container's record names it.
+/// A running monitor, as in a container's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Process {
     pid: i32,
-    /// When it began, in clock ticks after the boot: its pid may be another process's later.
+    /// Its start, in clock ticks after the boot: the pid may be reused.
     started: u64,
 }
 
@@ -67,14 +68,14 @@ impl Monitor {
         Ok(Process { pid, started })
     }
 
-    /// The monitor's whole life.
+    /// Runs the monitor to its end.
     fn run(&self, starter: &mut Starter) -> Result<()> {
         let step = || "watch the container";
-        // A signal for the caller's session or service is not for the container's network. SIGKILL ends both.
+        // Signals for the caller's session or service must not end the container's network. SIGKILL ends both.
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).failing(Kind::Internal, step)?;
         set_dumpable_behavior(DumpableBehavior::NotDumpable).failing(Kind::Internal, step)?;
         if !cfg!(feature = "weakened") {
-            environment::wipe(); // where it is weakened, it asks for its switches all along
+            environment::wipe(); // a weakened build reads its switches later
         }
         let counters = self.cgroup.as_ref().map(Cgroup::open).transpose()?;
         if let Some(group) = &counters {
@@ -103,7 +104,7 @@ impl Monitor {
         receipt::write(directory, &self.id, &self.protections, &end, counters.as_ref(), &self.scratch, ledger.as_ref())
     }
 
-    /// Waits for the end of the container's first process, and takes in the gateway's account meanwhile.
+    /// Waits for the end of the container's first process, and receives the gateway's account meanwhile.
     fn wait(&self, gateway: &mut Option<Gateway>, faults: &mut Vec<String>) -> Result<()> {
         loop {
             let served = gateway.as_ref().filter(|gateway| !gateway.is_over());
@@ -117,7 +118,7 @@ impl Monitor {
                 return Ok(());
             }
             if let Some(gateway) = gateway {
-                gateway.hear()?;
+                gateway.receive()?;
                 if gateway.is_over() {
                     faults.push("the gateway ended before the container".to_owned());
                 }
@@ -125,8 +126,9 @@ impl Monitor {
         }
     }
 
-    /// The wait status of the container's first process, which is another process's child: the kernel keeps it for pidfds from 6.15 on; before it is
-    /// readable as long as the process was not reaped (proc_pid_stat(5), `exit_code`). `None` if neither has it.
+    /// The wait status of the container's first process, which is another process's child. The kernel keeps it for
+    /// pidfds from 6.15 on. Before that it is readable until the process is reaped (proc_pid_stat(5), `exit_code`).
+    /// `None` if neither has it.
     fn status(&self) -> Option<i32> {
         let end = Instant::now() + REAPED;
         loop {
@@ -146,10 +148,10 @@ fn exit_code(pid: i32) -> Option<i32> {
 }
 
 impl Process {
-    /// Waits until the monitor has written its receipt and ended, for a bounded time.
+    /// Waits until the monitor has written its receipt and ended, for a limited time.
     pub(super) fn wait(self) {
         let Some(process) = Pid::from_raw(self.pid) else { return };
-        // It may have ended. What has its pid now is another process, which began later.
+        // It may have ended. A process that reuses its pid started later.
         let Ok(pidfd) = pidfd_open(process, PidfdFlags::empty()) else { return };
         if Stat::of(self.pid).is_some_and(|stat| stat.started == self.started) {
             let patience = Timespec::try_from(PATIENCE).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! `NOTIFY_SOCKET` (sd_notify(3)): a service manager that waits for a container's program to be ready gets that word from us. The host's socket
-//! stays on the host: the container has one of its own, from which only `READY=1` is passed on.
+//! `NOTIFY_SOCKET` (sd_notify(3)): tells a service manager that a container's program is ready. The container gets a
+//! private socket instead of the host's. Only `READY=1` is passed on.
 
 use super::record::Place;
 use super::socket;
@@ -20,13 +20,13 @@ use std::os::unix::net::UnixDatagram;
 const VARIABLE: &str = "NOTIFY_SOCKET";
 const DIRECTORY: &str = "notify";
 const SOCKET: &str = "notify.sock";
-/// Where the container finds its directory.
+/// The path of its directory in the container.
 const INSIDE: &str = "/run/notify";
-/// How long the service manager may take to have read what we sent.
+/// The time limit for the service manager to read the message.
 const BARRIER_WAIT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
-/// Makes the directory of the socket and shows it in the container, if a service manager waits. Nothing that is mounted there later is seen by
-/// the host, and the other way round.
+/// Makes the directory of the socket and mounts it in the container, if a service manager waits. Later mounts there do
+/// not propagate to or from the host.
 pub(super) fn prepare(place: &Place, environment: &mut Vec<(OsString, OsString)>) -> Result<Option<Mount>> {
     if host_socket().is_none() {
         return Ok(None);
@@ -64,7 +64,7 @@ impl Notify {
         let step = || format!("listen at `{}`", path.display());
         let address = socket::Address::of(&path).failing(Kind::State, step)?;
         let socket = UnixDatagram::bind(address.path()).failing(Kind::State, step)?;
-        // Whoever runs in the container may say that it is ready.
+        // Any process of the container may report that it is ready.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::open(&path, flags, Mode::empty()).failing(Kind::State, step)?;
         rustix::fs::chmodat(CWD, &path, Mode::from_raw_mode(0o777), rustix::fs::AtFlags::empty())
@@ -72,7 +72,7 @@ impl Notify {
         Ok(Some(Notify(socket)))
     }
 
-    /// Waits until the container says that it is ready, or `process`, its first one, has ended, and tells the service manager.
+    /// Waits for `READY=1`, which it passes to the service manager, or for the end of `process`, the first one.
     pub fn pass_on(&self, process: &OwnedFd, pid: i32) -> Result<()> {
         let step = || "wait until the container is ready";
         let mut bytes = [0_u8; 4096];
@@ -86,7 +86,7 @@ impl Notify {
             if said {
                 let length = self.0.recv(&mut bytes).failing(Kind::State, step)?;
                 if bytes[..length].split(|byte| *byte == b'\n').any(|line| line == b"READY=1") {
-                    return tell(pid);
+                    return notify_manager(pid);
                 }
             } else if ended {
                 return Ok(());
@@ -99,8 +99,9 @@ fn host_socket() -> Option<OsString> {
     std::env::var_os(VARIABLE).filter(|path| !path.is_empty())
 }
 
-/// Tells the service manager, and waits until it has read it: we may be gone the next moment, and then it would not know whose word it was.
-fn tell(pid: i32) -> Result<()> {
+/// Notifies the service manager, and waits until it has read the message: after our end it could not identify the
+/// sender.
+fn notify_manager(pid: i32) -> Result<()> {
     let Some(path) = host_socket() else { return Ok(()) };
     let step = || format!("tell the service manager at `{}`", path.to_string_lossy());
     let address = match path.as_bytes().strip_prefix(b"@") {
@@ -124,9 +125,9 @@ fn tell(pid: i32) -> Result<()> {
     let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::State, step)?;
     say("BARRIER=1", Some(&theirs))?;
     drop(theirs);
-    // The manager closes its copy when it has read all that came before.
+    // The manager closes its copy after it has read all earlier messages.
     match poll(&mut [PollFd::new(&ours, PollFlags::IN)], Some(&BARRIER_WAIT)).failing(Kind::State, step)? {
-        0 => Err(Error::new(Kind::State, "it did not read what it was told within 30 s").doing(step())),
+        0 => Err(Error::new(Kind::State, "it did not read the message within 30 s").doing(step())),
         _ => Ok(()),
     }
 }

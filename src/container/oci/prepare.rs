@@ -1,4 +1,5 @@
-//! From a checked config.json to a plan for init. Pure but for what must be opened beforehand: every refusal is made here, before anything is.
+//! Makes the plan for init from a checked config.json. Pure but for files that must be opened ahead: every refusal
+//! comes before anything is created.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::mounts::bundle::options::{self, Reach};
@@ -43,13 +44,13 @@ pub(super) fn namespaces(config: &Config) -> Result<(Namespaces, UserNamespace)>
                 });
             }
             (NamespaceKind::User, false) => {
-                // Mappings that come with it are those of its maker: callers send both (containerd, CRI-O).
+                // A joined namespace keeps its maker's mappings: callers send both (containerd, CRI-O).
                 if let Some(userns) = open_user(&namespace.path)? {
                     user = UserNamespace::Joined(userns);
                 }
             }
             (NamespaceKind::Cgroup, true) => plan.cgroup = true,
-            // Offsets must be written before somebody is in the namespace, so that one is made by the parent.
+            // Offsets must be written before a process is in the namespace, so the parent makes it.
             (NamespaceKind::Time, true) if !config.linux.time_offsets.is_empty() => {
                 for (clock, offset) in &config.linux.time_offsets {
                     plan.time_offsets.push_str(&format!("{clock} {} {}\n", offset.secs, offset.nanosecs));
@@ -66,7 +67,7 @@ pub(super) fn namespaces(config: &Config) -> Result<(Namespaces, UserNamespace)>
     Ok((plan, user))
 }
 
-/// A user namespace to join; `None` if it is the one that we are in, which the kernel lets nobody enter.
+/// A user namespace to join; `None` if it is our own, which the kernel refuses to enter.
 fn open_user(path: &str) -> Result<Option<OwnedFd>> {
     let step = || format!("open the namespace `{path}`");
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -76,13 +77,13 @@ fn open_user(path: &str) -> Result<Option<OwnedFd>> {
     Ok(if inode(&theirs)? == inode(&own)? { None } else { Some(theirs) })
 }
 
-/// Whether init will be in a user namespace that is not ours.
+/// Whether init will be in another user namespace than ours.
 fn has_own_users(user: &UserNamespace) -> bool {
     matches!(user, UserNamespace::Mapped(_) | UserNamespace::Joined(_))
 }
 
-/// The host's id of the container's user 0, to whom its group can be given; `None` where that makes no sense: without a user and a cgroup namespace
-/// of its own and a cgroup mount that it may write to (runtime-spec, "Cgroup ownership").
+/// The host id of the container's user 0, the owner of its cgroup. `None` unless the container has its own user and
+/// cgroup namespace, and a writable cgroup mount (runtime-spec, "Cgroup ownership").
 pub(super) fn group_owner(config: &Config, user: &UserNamespace) -> Option<u32> {
     let UserNamespace::Mapped(maps) = user else { return None };
     let is_new = |kind| config.linux.namespaces.iter().any(|each| each.kind == kind && each.path.is_empty());
@@ -98,7 +99,7 @@ fn lines(maps: &[IdMapping]) -> Vec<IdMap> {
     maps.iter().map(|line| IdMap { inside: line.container_id, outside: line.host_id, size: line.size }).collect()
 }
 
-/// Who the process is. What the names of capabilities are that nobody knows is returned as well: they are ignored, with a warning.
+/// The identity of the process, and the unknown names of capabilities, which are ignored with a warning.
 pub(super) fn identity(process: &Process) -> (Identity, Vec<String>) {
     let mut unknown = Vec::new();
     let mut set = |names: &[String]| {
@@ -123,7 +124,7 @@ pub(super) fn identity(process: &Process) -> (Identity, Vec<String>) {
         gid: user.gid,
         groups: user.additional_gids.clone(),
         born_with_groups: false,
-        // As runc has it, where the specification leaves it open.
+        // As in runc; the specification leaves it open.
         umask: Some(user.umask.unwrap_or(0o022)),
         capabilities,
         no_new_privileges: process.no_new_privileges,
@@ -131,7 +132,7 @@ pub(super) fn identity(process: &Process) -> (Identity, Vec<String>) {
     (identity, unknown)
 }
 
-/// runc's words for what is passed over: names that are unknown, in any of the sets, and ambient capabilities that are not in the two sets that they need.
+/// runc's warnings: unknown names in any of the sets, and ambient capabilities outside the two sets that they need.
 pub(super) fn capability_warnings(identity: &Identity, mut unknown: Vec<String>) -> Vec<String> {
     unknown.sort_unstable();
     unknown.dedup();
@@ -151,8 +152,8 @@ pub(super) fn capability_warnings(identity: &Identity, mut unknown: Vec<String>)
     warnings
 }
 
-/// What is asked for and cannot be given by a caller without the power: capabilities, and a score that protects from the out-of-memory killer.
-/// In a user namespace every capability is there.
+/// The requests that an unprivileged caller cannot fulfil: capabilities, and a score that protects from the
+/// out-of-memory killer. In a user namespace every capability exists.
 pub(super) fn missing_privileges(process: &Process, wished: &Capabilities, config: &Config) -> Vec<String> {
     let mut missing = Vec::new();
     let Ok(own) = rustix::thread::capabilities(None) else { return missing };
@@ -177,7 +178,7 @@ pub(super) fn missing_privileges(process: &Process, wished: &Capabilities, confi
     missing
 }
 
-/// The environment: of two variables with one name the last holds. The boolean says whether HOME is missing.
+/// The environment: of two variables with one name the last counts. The boolean is whether HOME is missing.
 pub(super) fn environment(process: &Process) -> (Vec<(OsString, OsString)>, bool) {
     let mut variables: Vec<(OsString, OsString)> = Vec::with_capacity(process.env.len());
     for (name, value) in process.env.iter().filter_map(|each| each.split_once('=')) {
@@ -208,7 +209,7 @@ pub(super) fn rlimits(process: &Process) -> Result<Vec<(Resource, Rlimit)>> {
         .collect()
 }
 
-/// The limits, with the device rules that every container gets after its own: nodes of any device can be made, the default ones used.
+/// The limits, with the device rules of every container at the end: it can make any node, and use the default devices.
 pub(super) fn resources(config: &Config) -> Resources {
     let mut resources = config.linux.resources.clone().unwrap_or_default();
     let rules = &mut resources.devices;
@@ -216,7 +217,7 @@ pub(super) fn resources(config: &Config) -> Resources {
     if rules.is_empty() && !crate::container::check::privileged() {
         return resources;
     }
-    // What no rule allows is denied, as with runc, whatever the rules begin with.
+    // As in runc: a device without a rule is denied.
     if rules.first().is_none_or(|rule| !is_for_all(rule)) {
         rules.insert(0, DeviceRule { allow: false, kind: None, major: None, minor: None, access: Some("rwm".into()) });
     }
@@ -245,7 +246,8 @@ fn is_for_all(rule: &DeviceRule) -> bool {
         && [rule.major, rule.minor].iter().all(|number| number.is_none_or(|number| number < 0))
 }
 
-/// The root as init will build it, with `more` beside the mounts of the configuration; `groups` are the container's cgroups, and whether they are its own.
+/// The root for init, with `more` beside the mounts of the configuration; `groups` are the container's cgroups, and
+/// whether they are private.
 pub(super) fn bundle(
     config: &Config,
     directory: &Path,
@@ -277,7 +279,7 @@ pub(super) fn bundle(
         masked: unique_paths(&linux.masked_paths),
         read_only_paths: unique_paths(&linux.readonly_paths),
         groups,
-        // Without a cgroup namespace what is shown is not the container's alone to change (CVE-2023-25809).
+        // Without a cgroup namespace the cgroups are not the container's alone to change (CVE-2023-25809).
         groups_read_only: !own_groups || (has_own_users(user) && !has(config, NamespaceKind::Cgroup)),
     };
     let new_mounts = linux.namespaces.iter().any(|each| each.kind == NamespaceKind::Mount && each.path.is_empty());
@@ -287,7 +289,7 @@ pub(super) fn bundle(
     Ok(bundle)
 }
 
-/// The paths in their order, each once: a second mask would be one more mount on the first.
+/// The paths in order, without duplicates: a second mask would be one more mount on the first.
 fn unique_paths(list: &[String]) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = Vec::with_capacity(list.len());
     for path in list {
@@ -299,7 +301,7 @@ fn unique_paths(list: &[String]) -> Vec<PathBuf> {
     paths
 }
 
-/// A path without links, as the kernel names what it leads to: realpath(3) of musl asks for each of its parts.
+/// A path without links, as the kernel names its file: realpath(3) of musl makes a call for each component.
 fn resolved(path: &Path) -> Result<PathBuf, Errno> {
     let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let name = rustix::fs::readlink(format!("/proc/self/fd/{}", found.as_raw_fd()), Vec::new())?;
@@ -381,8 +383,8 @@ fn node(wish: &Device) -> device::Node {
     }
 }
 
-/// The cgroup namespace that the first process enters by itself when it is in its group, or, in a user namespace, a helper for it. An ordinary user's
-/// is born in it.
+/// The cgroup namespace that the first process enters once it is in its cgroup. In a user namespace its helper enters;
+/// an ordinary user's process is born in it.
 pub(super) fn cgroup_namespace(config: &Config) -> Result<Option<OwnedFd>> {
     let named = |each: &&Namespace| each.kind == NamespaceKind::Cgroup && !each.path.is_empty();
     let Some(namespace) = config.linux.namespaces.iter().find(named).filter(|_| enters_cgroup_namespace(config)) else {
@@ -397,7 +399,7 @@ fn enters_cgroup_namespace(config: &Config) -> bool {
     !has(config, NamespaceKind::User) || rustix::process::geteuid().is_root()
 }
 
-/// The filter of system calls: the configuration's, and with `dev.brig.seccomp` the one of tasks beneath it.
+/// The system call filter: the configuration's, and with `dev.brig.seccomp` also that of tasks.
 pub(super) fn filter(config: &Config, protections: &Protections) -> Result<seccomp::Program> {
     let own = match &config.linux.seccomp {
         Some(profile) => {

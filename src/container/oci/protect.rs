@@ -1,4 +1,5 @@
-//! Puts the protections of a container's annotations in force: what `create` makes before the container, and what it does when init is ready.
+//! Enforces the protections of a container's annotations: `create` prepares them before the container and completes
+//! them when init is ready.
 
 use super::monitor::{self, Monitor};
 use super::receipt;
@@ -24,16 +25,16 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// Where disks of containers are made: the default store of the machine's root.
+/// The directory for disks of containers: the default store of the machine's root.
 const TEMPLATES: &str = "/var/lib/brig/templates";
 const LIVE: &str = "/var/lib/brig/live";
-/// The file below a container's directory that names its DNS server.
+/// The file below a container's directory with its DNS server.
 const RESOLVER: &str = "resolv.conf";
-/// Devices that the kernel makes in each new network namespace. None of them leads out.
+/// Devices that the kernel makes in each new network namespace. None of them connects to the outside.
 const DEVICES_OF_THE_KERNEL: [&str; 10] =
     ["lo", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0"];
 
-/// What the protections of one container need between its plan and its start. The default protects nothing.
+/// The parts of the protections between a container's plan and its start. The default protects nothing.
 #[derive(Default)]
 pub(super) struct Guard {
     /// Sockets and routes that init makes for the gateway.
@@ -43,12 +44,12 @@ pub(super) struct Guard {
     /// Mounts beside those of the configuration.
     pub mounts: Vec<Mount>,
     gateway: Option<(Wish, Channel)>,
-    /// The helper that makes the disk; dropped, it is waited for.
+    /// The helper that makes the disk; drop waits for it.
     _maker: Option<Maker>,
 }
 
 impl Guard {
-    /// Makes what can be refused, before the container.
+    /// Makes the parts that can fail, before the container.
     pub(super) fn prepare(protections: &Protections, config: &Config, place: &Place) -> Result<Guard> {
         let mut guard = Guard::default();
         if let Some(directory) = &protections.receipt {
@@ -58,7 +59,7 @@ impl Guard {
             guard.serve(rules, place)?;
         }
         if let Some(cap) = protections.disk.filter(|_| !weaken::is_off("disk-annotation")) {
-            // A loop device can be had by the machine's root alone, and its disk belongs to the machine's ids.
+            // A loop device needs the machine's root, and its disk belongs to the machine's ids.
             let has_own_users = has(config, NamespaceKind::User);
             let backing = if privileged() && !has_own_users {
                 let workshop = Workshop { templates: TEMPLATES.into(), live: LIVE.into() };
@@ -103,7 +104,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Starts the monitor of a container that is ready, if it needs one. `scratch` is the root directory of its capped disk.
+    /// Starts the monitor of a ready container, if it needs one. `scratch` is the root directory of its capped disk.
     pub(super) fn watch(
         self,
         protections: Protections,
@@ -133,7 +134,7 @@ impl Guard {
     }
 }
 
-/// Refuses a network with a device by which packets could pass the gateway.
+/// Refuses a network with a device by which packets could bypass the gateway.
 fn check_devices(pid: i32) -> Result<()> {
     let path = format!("/proc/{pid}/net/dev");
     let text = std::fs::read_to_string(Path::new(&path))
@@ -149,7 +150,7 @@ fn check_devices(pid: i32) -> Result<()> {
     }
 }
 
-/// The first device in the text of `/proc/PID/net/dev` that the kernel has not made by itself.
+/// The first device in the text of `/proc/PID/net/dev` that the kernel did not make by itself.
 fn other_device(text: &str) -> Option<&str> {
     let names = text.lines().skip(2).filter_map(|line| line.split_once(':')).map(|(name, _)| name.trim());
     names.into_iter().find(|name| !DEVICES_OF_THE_KERNEL.contains(name))

@@ -1,5 +1,5 @@
-//! Documents that somebody has damaged: whatever they say is read or refused, and never ends us. From the bytes of a config.json up to what is made
-//! of them before anything of the host is touched.
+//! Damaged documents must be parsed or refused, and never panic: from the bytes of a config.json to the plan, before
+//! the host is touched.
 
 use super::prepare;
 use crate::spec::config::check::check;
@@ -61,7 +61,7 @@ fn whole() -> Value {
     })
 }
 
-/// What a value is replaced by.
+/// Replacement values.
 fn strange() -> impl Strategy<Value = Value> {
     let numbers = prop_oneof![
         any::<i64>().prop_map(|number| json!(number)),
@@ -91,7 +91,7 @@ fn strange() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Every place in a document.
+/// Every path in a document.
 fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     found.push(at.to_owned());
     let step = |key: &str| format!("{at}/{}", key.replace('~', "~0").replace('/', "~1"));
@@ -104,7 +104,7 @@ fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Everything that is made of a document before the host is touched.
+/// Runs all steps on a document that come before the host is touched.
 fn read(bytes: &[u8]) -> bool {
     let Ok(mut config) = parse(bytes) else { return false };
     let good = check(&config).is_ok();

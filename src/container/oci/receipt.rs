@@ -1,4 +1,4 @@
-//! The receipt of an OCI container: why it ended, with the kernel's evidence, what it used, and what it reached.
+//! The receipt of an OCI container: its end, the kernel's evidence, its usage, and its network destinations.
 
 use crate::cgroup::{Cgroup, Evidence, Usage};
 use crate::egress::{Ledger, Row};
@@ -10,20 +10,20 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// The version of the form.
+/// The version of the format.
 const SCHEMA: u32 = 1;
 
-/// How a container ended.
+/// The end of a container.
 pub(super) struct End {
     pub created: SystemTime,
     pub ended: SystemTime,
-    /// The wait status of its first process; `None` where the kernel does not have it.
+    /// The wait status of its first process; `None` if the kernel does not have it.
     pub status: Option<i32>,
-    /// What went wrong while it was watched.
+    /// Errors of the monitor.
     pub faults: Vec<String>,
 }
 
-/// The file, in the order in which its fields are written.
+/// The file, with its fields in order.
 #[derive(Debug, Serialize)]
 struct Receipt<'all> {
     schema: u32,
@@ -34,7 +34,7 @@ struct Receipt<'all> {
     outcome: &'static str,
     exit_code: Option<i32>,
     signal: Option<i32>,
-    /// Limits that it ran into, also where it went on.
+    /// The limits that it reached, also without being ended.
     limits_hit: Vec<&'static str>,
     evidence: Option<Evidence>,
     usage: Option<Usage>,
@@ -54,7 +54,7 @@ struct InForce<'all> {
     egress: Option<&'all [String]>,
 }
 
-/// How full the capped disk was at the end.
+/// The use of the capped disk at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct DiskUse {
     used_bytes: u64,
@@ -63,7 +63,7 @@ struct DiskUse {
     is_full: bool,
 }
 
-/// Says before the container is made whether its receipt can be written.
+/// Checks before the container is made that its receipt can be written.
 pub(super) fn check(directory: &Path) -> Result<()> {
     if directory.is_dir() {
         return Ok(());
@@ -129,7 +129,7 @@ fn signal(status: i32) -> Option<i32> {
     Some(status & 0x7f).filter(|signal| *signal != 0)
 }
 
-/// One word of the closed list of outcomes. `memory` only where the kernel counted a kill in the container's group.
+/// One word of the closed list of outcomes. `memory` only if the kernel counted a kill in the container's cgroup.
 fn outcome(exit_code: Option<i32>, signal: Option<i32>, evidence: Option<Evidence>) -> &'static str {
     let out_of_memory = evidence.is_some_and(|evidence| evidence.oom_kills > 0);
     match (exit_code, signal) {

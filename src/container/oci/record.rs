@@ -1,5 +1,5 @@
-//! What is written down about a container, so that the next command of ours knows it: one directory each, with `state.json` (replaced as a
-//! whole), `config.json` (a copy of the bundle's, which may change or vanish), and `exec.fifo` as long as it waits to be started.
+//! The record of a container for the next command: a directory with `state.json`, which is replaced as a whole.
+//! `config.json` is a copy, since the bundle's may change. `exec.fifo` exists until `start`.
 
 use super::id::ContainerId;
 use crate::container::tree::Stat;
@@ -15,41 +15,41 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// The version of the form of [`Record`]. Another version's is refused: half-understood, it would leave things behind.
+/// The version of [`Record`]'s format. Another version is refused: parsed in part, it would leave remains behind.
 const VERSION: u32 = 1;
-/// More than any record of ours.
+/// More than any record.
 const LARGEST: u64 = 4 << 20;
 const RECORD: &str = "state.json";
 const CONFIG: &str = "config.json";
 pub(super) const FIFO: &str = "exec.fifo";
 pub(super) const REPORT: &str = "exec.error";
 
-/// What is known of a container.
+/// The recorded data of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Record {
     pub version: u32,
     pub oci_version: String,
     pub id: String,
-    /// The first process; 0 while there is none yet.
+    /// The first process; 0 before it exists.
     pub pid: i32,
-    /// When that began, in ticks since boot: a pid alone may be somebody else's by now.
+    /// Its start, in ticks since boot: the pid may be reused.
     pub pid_started: u64,
     pub bundle: String,
     pub rootfs: String,
     pub created: String,
     pub annotations: BTreeMap<String, String>,
-    /// Who made it.
+    /// The user that created it.
     pub owner: u32,
     pub cgroup: Option<cgroup::Record>,
-    /// `linux.cgroupsPath`, or what stood for it.
+    /// `linux.cgroupsPath`, or its default.
     pub cgroup_path: String,
-    /// What names the unit, if systemd made its cgroup: `slice:prefix:name`, or nothing for the default.
+    /// The unit, if systemd made its cgroup: `slice:prefix:name`, or empty for the default.
     #[serde(default)]
     pub systemd: Option<String>,
-    /// Whether it has a PID namespace of its own, so that the end of its first process ends all others.
+    /// Whether it has a private PID namespace, so that the end of its first process ends all others.
     pub own_pids: bool,
-    /// The standard streams that it was made with, where they are pipes (`pipe:[INODE]`); else empty. For `checkpoint`.
+    /// Its original standard streams that are pipes (`pipe:[INODE]`); else empty. For `checkpoint`.
     #[serde(default)]
     pub streams: Vec<String>,
     /// Its resctrl group.
@@ -58,20 +58,22 @@ pub(crate) struct Record {
     /// The process that serves its network and writes its receipt.
     #[serde(default)]
     pub monitor: Option<super::monitor::Process>,
-    /// Whether its processes keep the affinity of the caller: no cgroup was wanted, which would say what is allowed.
+    /// Whether its processes keep the affinity of the caller, as without a cgroup.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keeps_affinity: bool,
-    /// Whether it has hooks for its start or its end: without one its configuration, of which Docker's filter is most, need not be read again then.
+    /// Whether it has hooks for its start or its end. Without one its configuration, mostly Docker's filter, need not
+    /// be read again.
     #[serde(default = "unknown")]
     pub late_hooks: bool,
 }
 
-/// Records that do not say it may have some.
+/// A record without this field may have hooks.
 fn unknown() -> bool {
     true
 }
 
-/// A container's directory, and the lock on it while this is held. Who only looks, or ends what there is, reads without it: [`read`], [`config`].
+/// A container's directory, and the lock on it while this exists. Readers, and commands that end a container, work
+/// without it: [`read`], [`config`].
 #[derive(Debug)]
 pub(crate) struct Place {
     pub path: PathBuf,
@@ -79,7 +81,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Makes the directory of a new container, ours alone.
+    /// Makes the directory of a new container, for this user only.
     pub(crate) fn make(root: &Path, id: &ContainerId) -> Result<Place> {
         files::create_directories(root, 0o700)?;
         let path = root.join(id.as_str());
@@ -95,7 +97,7 @@ impl Place {
         Place::open(path)
     }
 
-    /// The directory of a container that exists; waits until no other command changes it.
+    /// The directory of an existing container; waits until no other command changes it.
     pub(crate) fn find(root: &Path, id: &ContainerId) -> Result<Place> {
         Place::open(root.join(id.as_str()))
     }
@@ -112,7 +114,7 @@ impl Place {
         Ok(place)
     }
 
-    /// The directory of a container that no other command changes now.
+    /// The directory of a container, unless another command changes it now.
     pub(crate) fn attempt(path: PathBuf) -> Option<Place> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let lock = rustix::fs::open(&path, flags, Mode::empty()).ok()?;
@@ -135,8 +137,8 @@ impl Place {
         rustix::fs::fstat(&self.lock).is_ok_and(|status| status.st_nlink == 0)
     }
 
-    /// Lets other commands change it, also where a child of ours has the lock with us: whoever waits for what the container does must not keep it, since
-    /// the container would decide for how long.
+    /// Releases the lock, also if a child holds it with us. A caller that waits for the container must not keep it,
+    /// since the container would decide for how long.
     pub(crate) fn release(&self) -> Result<()> {
         flock(&self.lock, FlockOperation::Unlock).failing(Kind::Store, || format!("unlock `{}`", self.path.display()))
     }
@@ -168,9 +170,9 @@ impl Place {
         self.path.join(FIFO)
     }
 
-    /// Removes the directory with all that is in it.
+    /// Removes the directory with all its files.
     pub(crate) fn remove(&self) -> Result<()> {
-        // What is there of a container that has run, the record last: whoever is interrupted can be asked again.
+        // The record last: after an interruption `delete` can be repeated.
         for name in [CONFIG, RECORD] {
             let _ = rustix::fs::unlink(self.path.join(name));
         }
@@ -182,12 +184,12 @@ impl Place {
     }
 }
 
-/// The words that callers look for.
+/// The words that callers search for.
 pub(super) fn does_not_exist() -> Error {
     Error::new(Kind::NotFound, "container does not exist")
 }
 
-/// The configuration that was copied to a container's directory.
+/// The copied configuration in a container's directory.
 pub(super) fn config(path: &Path) -> Result<Config> {
     let bytes = files::read_bounded(&path.join(CONFIG), 32 << 20)?;
     config::parse(&bytes)
@@ -215,7 +217,7 @@ impl Record {
         Record { version: VERSION, ..Record::default() }
     }
 
-    /// Where in its life the container is: what the kernel says, not what was written.
+    /// The container's status, by the kernel, not by the record.
     pub(crate) fn status(&self, directory: &Path) -> Status {
         if self.pid == 0 {
             return if self.pid_started == 0 { Status::Creating } else { Status::Stopped };
@@ -242,7 +244,7 @@ impl Record {
     }
 }
 
-/// Whether the process that had `pid` and began at `started` still runs. A zombie does not.
+/// Whether the process with `pid` and the start `started` still runs. A zombie does not.
 fn is_alive(pid: i32, started: u64) -> bool {
     Stat::of(pid).is_some_and(|stat| stat.started == started && !stat.is_over())
 }

@@ -12,10 +12,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::fd::OwnedFd;
 
 impl Containers {
-    /// Sends a signal, by its number; 0 only asks whether the container runs. With `all`, to every process, and a container that has ended already is
-    /// no error. Without a PID namespace of its own the other processes outlive the first one, so SIGKILL is for all of them, as with runc.
+    /// Sends a signal, by its number; 0 only tests whether the container runs. `all` sends to every process, and
+    /// accepts a container that has ended. Without a private PID namespace the other processes outlive the first one,
+    /// so SIGKILL goes to all, as in runc.
     pub fn kill(&self, id: &ContainerId, number: i32, all: bool) -> Result<()> {
-        // Without the lock: whoever has it may wait for the container that is to be ended.
+        // Without the lock: its holder may wait for the container that this signal ends.
         let (path, record) = self.see(id)?;
         let status = record.status(&path);
         let is_running = !matches!(status, Status::Stopped | Status::Creating);
@@ -40,7 +41,7 @@ impl Containers {
     }
 }
 
-/// A frozen process of a v1 group does not even die of SIGKILL before it is thawed.
+/// A frozen process of a v1 cgroup does not even die of SIGKILL before it is thawed.
 fn thaw_for(record: &Record, status: Status, signal: Signal) -> Result<()> {
     if status == Status::Paused
         && signal == Signal::KILL
@@ -54,7 +55,7 @@ fn thaw_for(record: &Record, status: Status, signal: Signal) -> Result<()> {
     Ok(())
 }
 
-/// Passes a signal, by its number, to a process that the caller holds. One that has ended is no error.
+/// Sends a signal, by its number, to a process that the caller holds. A process that has ended is not an error.
 pub fn signal_process(process: std::os::fd::BorrowedFd<'_>, number: i32) -> Result<()> {
     match pidfd_send_signal(process, signal(number)?) {
         Err(Errno::SRCH) => Ok(()),
@@ -64,13 +65,13 @@ pub fn signal_process(process: std::os::fd::BorrowedFd<'_>, number: i32) -> Resu
 
 /// The signal with this number.
 pub(super) fn signal(number: i32) -> Result<Signal> {
-    // Real-time signals have numbers alone.
+    // Real-time signals have only numbers.
     Signal::from_named_raw(number)
         .or_else(|| (34..=64).contains(&number).then(|| crate::sys::signal::real_time(number)))
         .ok_or_else(|| Error::new(Kind::Usage, format!("unknown signal \"{number}\"")))
 }
 
-/// The container's first process, held so that its pid cannot become somebody else's; `None` if it is gone.
+/// The container's first process, held so that its pid cannot be reused; `None` after its end.
 pub(super) fn hold(record: &Record) -> Result<Option<OwnedFd>> {
     let Some(pid) = Pid::from_raw(record.pid) else { return Ok(None) };
     let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {

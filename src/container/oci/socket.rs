@@ -1,5 +1,5 @@
-//! Descriptors for the caller, over its unix sockets: a terminal's master, a pidfd, a filter's listener. One connection, one message, one
-//! descriptor, as conmon, containerd and the agents expect.
+//! Sends descriptors to the caller's unix sockets: a terminal's master, a pidfd, a filter's listener. One connection,
+//! one message, one descriptor, as conmon, containerd and the agents expect.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::seccomp::Seccomp;
@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The longest path that an address holds (unix(7)); longer ones are reached through the directory's descriptor.
+/// The longest path in an address (unix(7)); longer ones go through the directory's descriptor.
 const LONGEST_ADDRESS: usize = 107;
 
 /// Sends one descriptor with some bytes.
@@ -40,7 +40,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Of any path: a long one is reached through its directory's descriptor.
+    /// The address of any path: a long one goes through its directory's descriptor.
     pub(super) fn of(path: &Path) -> rustix::io::Result<Address> {
         use rustix::fs::{Mode, OFlags};
         if path.as_os_str().len() <= LONGEST_ADDRESS {
@@ -54,7 +54,7 @@ impl Address {
         Ok(Address { path: short, _directory: Some(directory) })
     }
 
-    /// Good as long as this is held.
+    /// Valid as long as `self`.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -66,7 +66,7 @@ pub(super) fn send_console(path: &Path, master: &OwnedFd) -> Result<()> {
     send(path, &name.to_string_lossy(), master.as_fd())
 }
 
-/// What a seccomp agent gets (runtime-spec, "The Container Process State").
+/// The message to a seccomp agent (runtime-spec, "The Container Process State").
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ContainerProcessState<'a> {

@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use std::io::Read;
 use std::time::Duration;
 
-/// How long a process that ends is waited for: its memory may be large.
+/// The time limit for the end of a process: its memory may be large.
 const END: Duration = Duration::from_secs(10);
 
 impl Containers {
@@ -42,7 +42,7 @@ impl Containers {
 }
 
 impl Created {
-    /// Starts it. What comes back is to be passed on, if somebody waits for the program to be ready.
+    /// Starts it. Returns the notifier if a service manager waits for the program to be ready.
     pub fn start(&self) -> Result<Option<Notify>> {
         let notify = Notify::listen(&self.place)?;
         open_gate(&self.place, &self.record)?;
@@ -50,9 +50,9 @@ impl Created {
         Ok(notify)
     }
 
-    /// Removes what was created, if its command could not be started after all.
+    /// Removes the created container if its command could not be started.
     pub fn discard(self) {
-        // The error that led here is the one that is reported. Meanwhile somebody else may have removed it.
+        // The caller reports the first error. Another command may have removed it meanwhile.
         if self.place.hold().is_ok() && !self.place.is_removed() {
             let _ = delete::destroy(&self.place, &self.record);
         }
@@ -63,24 +63,25 @@ fn refuse(words: &str) -> Error {
     Error::new(Kind::State, words)
 }
 
-/// Lets init go on, and waits until its program has taken over or it has said why not. From here on nobody else can start it, and so the lock is given
-/// up: how long the rest takes is for the container to decide, and for hooks, which may ask us about it.
+/// Opens the gate, and waits until init's program runs or init reports an error. No other command can start the
+/// container now, so the lock is released. The container and its hooks, which may call the runtime, decide how long the
+/// rest takes.
 fn open_gate(place: &Place, record: &Record) -> Result<()> {
     let fifo = place.fifo();
     let step = || "open the container's gate";
     let gate = match rustix::fs::open(&fifo, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
-        // Nobody holds the other end: init is gone.
+        // The other end is closed: init has ended.
         Err(Errno::NXIO) => return Err(refuse("container process is already dead")),
         other => other.failing(Kind::State, step)?,
     };
-    // While the name is ours to take away: later it may be that of another container.
+    // Before another container can have this name.
     let report = place.path.join(REPORT);
     let mut words = std::fs::File::open(&report).failing(Kind::State, || format!("open `{}`", report.display()))?;
     rustix::io::write(&gate, b"s").failing(Kind::State, step)?;
     rustix::fs::unlink(&fifo).failing(Kind::State, step)?;
     rustix::fs::unlink(&report).failing(Kind::State, || format!("remove `{}`", report.display()))?;
     place.release()?;
-    // When init's end is closed, by execve or because init has ended, the pipe has no reader any more.
+    // When init's end is closed, by execve or by its end, the pipe has no reader.
     loop {
         match poll(&mut [PollFd::new(&gate, PollFlags::empty())], None) {
             Err(Errno::INTR) => {}
@@ -99,18 +100,20 @@ fn open_gate(place: &Place, record: &Record) -> Result<()> {
     Err(unable(wire::from_bytes(&said)))
 }
 
-/// Waits until the first process, which is ending, has ended. Engines delete the container at once after an error, and ask for its state before.
+/// Waits for the end of the first process, which is ending. Engines delete the container at once after an error, and
+/// read its state before.
 fn await_end(record: &Record) {
     let Ok(Some(process)) = signal::hold(record) else { return };
     let wait = Timespec { tv_sec: END.as_secs() as i64, tv_nsec: 0 };
-    // A failed wait changes nothing: the error of the start is what counts.
+    // A failed wait changes nothing: the error of the start counts.
     let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&wait));
 }
 
-/// The hooks of this moment. If one fails, so does `start`, and the container ends (runtime-spec 1.3; runc only warned).
+/// Runs the poststart hooks. If one fails, so does `start`, and the container ends (runtime-spec 1.3; runc only
+/// warned).
 fn poststart(hooks: &Hooks, record: &Record) -> Result<()> {
     hooks::run("poststart", &hooks.poststart, &record.state(Status::Running)).inspect_err(|_| {
-        // The hook's failure is what is reported; what still runs is removed by `delete`.
+        // Report the hook's failure; `delete` removes what still runs.
         let _ = signal::send(record, Signal::KILL);
         await_end(record);
     })

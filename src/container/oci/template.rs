@@ -1,8 +1,8 @@
-//! The config.json that `spec` writes: the same as runc's.
+//! The config.json of `spec`: the same as runc's.
 
 use serde_json::{Value, json};
 
-/// What runs is a shell on a terminal, with few capabilities and a read-only root. With `rootless` it suits a user who is not root.
+/// A shell on a terminal, with few capabilities and a read-only root. `rootless` suits a user other than root.
 pub fn template(rootless: bool) -> Value {
     let capabilities = json!(["CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE"]);
     let mount = |destination: &str, kind: &str, source: &str, options: &[&str]| {

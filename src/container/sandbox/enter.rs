@@ -1,8 +1,11 @@
-//! Another process in a running sandbox: in its namespaces and groups, as its user, under the same filter, Landlock rules and limits.
+//! Another process in a running sandbox: in its namespaces and cgroups, as its user, under its filter, Landlock rules
+//! and limits.
 //!
-//! In: a [`Running`] sandbox and a [`Visit`]. Out: an [`Entered`] process, a child of ours that ends with the sandbox at the latest. It and all that
-//! it starts are in a group of their own below the sandbox's, by which [`Entered::end`] ends them together.
-//! The recipe is that of `exec` of the OCI runtime (`process::join`). Never: a descriptor of the host's in the sandbox but for the three that are given.
+//! In: a [`Running`] sandbox and a [`Visit`]. Out: an [`Entered`] process, our child, which ends with the sandbox at
+//! the latest. [`Entered::end`] ends it and its children by a cgroup below the sandbox's. The steps are those of the
+//! OCI runtime's `exec` (`process::join`).
+//!
+//! Never: a host descriptor in the sandbox but the three given ones.
 
 use super::running::Running;
 use crate::cgroup::Cgroup;
@@ -19,21 +22,21 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long the watch waits for the command to be one that can be entered: much longer than it takes, much shorter than anybody would notice.
+/// The time limit for the command to become dumpable: much longer than it takes, and too short to be noticed.
 const A_MOMENT: Duration = Duration::from_millis(500);
 
-/// What is to run.
+/// The process to start.
 #[derive(Debug)]
 pub(crate) struct Visit {
-    /// The program and its arguments; the name of the errand, if it is one.
+    /// The program and its arguments; the name of the built-in work, if it is that.
     pub command: Vec<OsString>,
-    /// Variables beside the command's own, or instead of them.
+    /// Variables that are added to the command's, or replace them.
     pub environment: Vec<(OsString, OsString)>,
-    /// Its working directory, if not the command's.
+    /// Its working directory, if it differs from the command's.
     pub directory: Option<PathBuf>,
-    /// Work of ours instead of a program.
+    /// Built-in work instead of a program.
     pub errand: Option<Errand>,
-    /// Where its input and output go.
+    /// Its standard streams.
     pub stdio: Stdio,
 }
 
@@ -41,12 +44,12 @@ pub(crate) struct Visit {
 #[derive(Debug)]
 pub(crate) struct Entered {
     spawned: Spawned,
-    /// The group of its process tree.
+    /// The cgroup of its process tree.
     group: Option<Cgroup>,
 }
 
 impl Running {
-    /// Starts a process in the sandbox. Why it could not run its program arrives later, as a message.
+    /// Starts a process in the sandbox. A later error of its program arrives as a message.
     pub(crate) fn enter(&self, visit: Visit) -> Result<Entered> {
         let step = || {
             format!(
@@ -57,7 +60,7 @@ impl Running {
         let words = step();
         let entry = self.entry();
         let mut environment = entry.environment.clone();
-        // The descriptor that this one names is the command's alone.
+        // Only the command has the descriptor of this variable.
         environment.retain(|(name, _)| {
             name != crate::spec::process::EVENTS && !visit.environment.iter().any(|(other, _)| other == name)
         });
@@ -70,13 +73,13 @@ impl Running {
         if let Confinement::Cell { exec, directory: own, process, files } = &entry.confinement {
             let terminal = matches!(visit.stdio, Stdio::Terminal(_));
             if errand.take().is_some() {
-                // The files are the container's; brig does its errand there as a program of its own.
+                // The files are the container's; brig runs there as a separate program.
                 command = vec![files.into()];
             }
             let own = visit_directory.as_deref().unwrap_or(own);
             environment = entry.environment.clone();
             command = if given.is_empty() {
-                // Flags that runc, crun and runsc share.
+                // Flags that runc, crun and runsc have in common.
                 let mut flags: Vec<OsString> = terminal.then(|| "--tty".into()).into_iter().collect();
                 flags.extend(["--cwd".into(), own.as_os_str().to_owned()]);
                 through_shell(exec, flags, command)
@@ -95,7 +98,7 @@ impl Running {
         let group = self.make_entrance().doing(|| words.clone())?;
         let (mut cgroup, mut cgroup_tasks) = (self.clone_into()?, self.join_files()?);
         if let Some(group) = &group {
-            // The last one moves the process from the sandbox's group of that hierarchy.
+            // The last one moves the process from the sandbox's cgroup of that hierarchy.
             cgroup_tasks.extend(group.join_files()?);
             let own = group.clone_into().map(|directory| directory.try_clone_to_owned()).transpose();
             cgroup = own.failing(Kind::Cgroup, || "keep the group of the process open")?.or(cgroup);
@@ -116,14 +119,14 @@ impl Running {
         match process::join(plan) {
             Ok(spawned) => Ok(Entered { spawned, group }),
             Err((Refused::Group(error) | Refused::Full(error) | Refused::Other(error), _)) => {
-                // A helper may still be ending in it; then it is removed with the sandbox's group.
+                // An ending helper may still be in it; the sandbox's removal then removes it.
                 let _ = group.is_some_and(|group| group.try_remove());
                 Err(error.doing(words))
             }
         }
     }
 
-    /// Who opens `/dev/stderr` opens the pipe anew, and that is for its owner.
+    /// Gives pipes to the sandbox's user: opening `/dev/stderr` opens the pipe again, which needs its owner.
     fn give_pipes(&self, stdio: &Stdio) -> Result<()> {
         let (Stdio::Descriptors { input, output, error }, Some(base)) = (stdio, self.first_id()) else { return Ok(()) };
         let (uid, gid) = self.entry().user;
@@ -133,11 +136,11 @@ impl Running {
         })
     }
 
-    /// A process of the sandbox whose namespaces we may enter: pid 1 for the machine's root; an ordinary user may not look into that one, and
-    /// takes the first of its children that can be looked into.
+    /// A process of the sandbox whose namespaces we may enter: pid 1 for the machine's root. For an ordinary user pid 1
+    /// is undumpable, so it is the first dumpable child of pid 1.
     fn member(&self) -> Result<(OwnedFd, i32)> {
         let first = self.pid();
-        // The command cannot be looked into before its program has taken over, a moment after pid 1 says that it serves.
+        // The command becomes dumpable when its program runs, a moment after pid 1 reports ready.
         let end = Instant::now() + A_MOMENT;
         loop {
             let is_single = self.entry().is_single;
@@ -158,13 +161,13 @@ impl Running {
     }
 }
 
-/// The variable in which the shell in the cell finds the `process` for the runtime, if it is to have one.
+/// The variable with the `process` for the runtime of the cell, if there is one.
 const PROCESS: &str = "BRIG_PROCESS";
 
-/// Waits until the runtime has its container, which takes a moment after the cell is there, ten seconds at most; then the runtime's `exec`. In: how
-/// many words come before that verb, the container's name, all words.
+/// Waits until the runtime has its container, at most ten seconds, then runs the runtime's `exec`. In: the number of
+/// words before that verb, the container's name, all words.
 ///
-/// A `process` of ours is handed to it as a pipe: among its arguments everybody could read the values of variables.
+/// The runtime gets a `process` as a pipe: every user could read the values of variables among its arguments.
 const ENTER: &str = r#"
 is_there() {
     count=$1 name=$2
@@ -197,7 +200,7 @@ exec "$@"
 fn through_shell(exec: &[OsString], flags: Vec<OsString>, command: Vec<OsString>) -> Vec<OsString> {
     let Some((container, words)) = exec.split_last() else { return command };
     let verb = words.iter().position(|word| word == "exec").unwrap_or(words.len());
-    // What comes after the verb are flags that a `process` has too.
+    // A `process` replaces the flags after the verb.
     let kept = if flags.first().is_some_and(|flag| flag == "--process") { verb + 1 } else { words.len() };
     let mut all: Vec<OsString> = ["/bin/sh", "-c", ENTER, "sh"].map(OsString::from).into();
     all.extend([verb.to_string().into(), container.clone()]);
@@ -208,7 +211,7 @@ fn through_shell(exec: &[OsString], flags: Vec<OsString>, command: Vec<OsString>
     all
 }
 
-/// The container's `process` with other words, variables and another directory (runtime-spec, "process").
+/// The container's `process` with another command, variables and directory (runtime-spec, "process").
 fn process_of(
     process: &str,
     terminal: bool,
@@ -218,7 +221,7 @@ fn process_of(
 ) -> Result<String> {
     let text = |word: &std::ffi::OsStr| {
         word.to_str().map(str::to_owned).ok_or_else(|| {
-            Error::new(Kind::Usage, format!("`{}` is no UTF-8, which the other runtime needs", word.to_string_lossy()))
+            Error::new(Kind::Usage, format!("`{}` is not UTF-8, which the other runtime needs", word.to_string_lossy()))
         })
     };
     let wrong = |cause: serde_json::Error| Error::new(Kind::Internal, cause.to_string());
@@ -240,19 +243,19 @@ fn hold(pid: i32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
-/// A child of `parent`. Its number may be another process's by the time that it is opened, so the parent is asked again: while the descriptor's process has
-/// the number no other one gets it.
+/// A child of `parent`. Its pid may be reused before it is opened, so the parent is checked again: an open pidfd's
+/// process keeps its pid.
 fn hold_child(parent: i32, pid: i32) -> Option<OwnedFd> {
     hold(pid).filter(|_| tree::children(parent).contains(&pid))
 }
 
 impl Entered {
-    /// Readable when it has something to say.
+    /// Readable when a message waits.
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
         self.spawned.channel()
     }
 
-    /// The next word; `None` when its program has taken over, or it is gone.
+    /// The next message; `None` when its program runs, or after its end.
     pub(crate) fn receive(&self) -> Result<Option<Message>> {
         self.spawned.receive()
     }
@@ -262,16 +265,17 @@ impl Entered {
         self.spawned.pidfd()
     }
 
-    /// Sends a signal to its process group, as a terminal does. The process must not have been waited for; a process that has ended is not an error.
+    /// Sends a signal to its process group, as a terminal does. The process must not be reaped yet; a process that has
+    /// ended is not an error.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        // Its id is not another process's before it is waited for.
+        // Its pid cannot be reused before it is reaped.
         match Pid::from_raw(self.spawned.pid).map(|leader| kill_process_group(leader, signal)) {
             Some(Ok(())) => Ok(()),
-            _ => self.spawned.signal(signal), // it leads no group yet
+            _ => self.spawned.signal(signal), // it does not lead a group yet
         }
     }
 
-    /// Kills it and every process that it has started, also those that are daemons by now. Does not wait for their end.
+    /// Kills it and every process that it has started, daemons included. Does not wait for their end.
     pub(crate) fn end(&self) -> Result<()> {
         let ended = match &self.group {
             Some(group) => group.kill(),
@@ -284,12 +288,12 @@ impl Entered {
         self.spawned.signal(Signal::KILL).and(ended)
     }
 
-    /// Whether the process and its tree are gone after [`Entered::end`], and their group is removed. Never waits.
+    /// Whether the process and its tree have ended after [`Entered::end`], and their cgroup is removed. Never waits.
     pub(crate) fn is_gone(&self) -> bool {
         is_over(self.spawned.pidfd()) && self.group.as_ref().is_none_or(Cgroup::try_remove)
     }
 
-    /// Waits for its end and gives its exit status, as a shell has it.
+    /// Waits for its end and returns its exit status in a shell's form.
     pub(crate) fn reap(&self) -> Result<u8> {
         let status = wait(self.spawned.pidfd()).failing(Kind::Lost, || "wait for a process of the sandbox")?;
         let code = status

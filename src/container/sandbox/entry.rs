@@ -1,4 +1,4 @@
-//! The commands of a sandbox: the first one and those that enter later have the same identity, fences and limits.
+//! The commands of a sandbox: the first one and those that enter later have the same identity, restrictions and limits.
 
 use crate::error::Result;
 use crate::process::attributes::Attributes;
@@ -17,14 +17,14 @@ const EVERY: Capabilities = {
     Capabilities { bounding: all, effective: all, permitted: all, inheritable: 0, ambient: 0 }
 };
 
-/// The properties of the commands of one sandbox. They are kept while it runs, for commands that enter later.
+/// The properties of one sandbox's commands, kept for commands that enter later.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    /// How its commands are held.
+    /// The confinement of its commands.
     pub confinement: Confinement,
     /// The sandbox's user.
     pub user: (u32, u32),
-    /// Its groups beside that.
+    /// Its supplementary groups.
     pub groups: Vec<u32>,
     /// Whether only that one id is mapped, as for an ordinary user of the host.
     pub is_single: bool,
@@ -34,14 +34,15 @@ pub(crate) struct Entry {
     pub landlock: Landlock,
     /// The environment of its command.
     pub environment: Vec<(OsString, OsString)>,
-    /// The directory that its command began in.
+    /// The first directory of its command.
     pub directory: PathBuf,
-    /// The processors that its commands begin on, where they are not all.
+    /// The first processors of its commands, if they are not all.
     pub affinity: Option<Vec<u64>>,
 }
 
 impl Entry {
-    /// A command as its first process or as one that enters: `directory` and `vectors` are its own, the rest is the sandbox's.
+    /// A command, as the first process or as one that enters: `directory` and `vectors` are its own, the rest is the
+    /// sandbox's.
     pub(super) fn command(&self, directory: PathBuf, vectors: Vectors) -> Result<process::Command> {
         let (identity, landlock, seccomp) = self.confine()?;
         let mut attributes = Attributes::default();
@@ -67,7 +68,7 @@ impl Entry {
         })
     }
 
-    /// The identity of its commands, and their two fences.
+    /// The identity of its commands, and their two restrictions.
     fn confine(&self) -> Result<(Identity, Option<Landlock>, Cow<'static, seccomp::Program>)> {
         let (uid, gid) = self.user;
         let groups = self.groups.clone();
@@ -78,7 +79,7 @@ impl Entry {
                 Some(self.landlock.clone()),
                 Cow::Borrowed(seccomp::profile::agent()?),
             ),
-            // All of it in the cell's user namespace, which has power over nothing that is not the cell's own.
+            // All capabilities in the cell's user namespace, which has power only over the cell.
             Confinement::Cell { .. } => open(Identity { capabilities: EVERY, ..Identity::powerless(0, 0) }),
             Confinement::Nothing => {
                 let capabilities = if uid == 0 { EVERY } else { Capabilities::default() };

@@ -1,4 +1,4 @@
-//! From a spec to a running container: everything that can be refused is refused before the clone.
+//! Starts a container from a spec: every refusal comes before the clone.
 
 use super::entry::Entry;
 use super::running::{Group, Running};
@@ -17,7 +17,8 @@ use crate::spec::{Confinement, Container};
 use crate::sys::signal::restore_signal;
 use std::os::fd::OwnedFd;
 
-/// Starts the container; its command may still fail to start, which the first message tells. It keeps `handed` under the number that it has here.
+/// Starts the container. Its first message may report that the command could not be started. The command keeps `handed`
+/// under its number here.
 pub(crate) fn launch(
     mut spec: Container,
     checked: &Checked,
@@ -26,16 +27,16 @@ pub(crate) fn launch(
     handed: Option<OwnedFd>,
     gateway: Option<Wish>,
 ) -> Result<Running> {
-    // A caller that ignores this one (a daemon that wants no zombies) would leave pid 1 waiting for an end that the kernel tells nobody.
+    // If the caller ignores SIGCHLD (a daemon), pid 1 would inherit that and never learn of an end.
     restore_signal(libc::SIGCHLD);
-    // Also when one part fails, all parts made so far are undone by their drops, the last one first.
+    // If one part fails, drops undo all parts made so far, the last one first.
     let vectors = Vectors::new(&spec.command.arguments, &spec.command.environment)?;
     let is_free = spec.confinement == Confinement::Nothing;
     let range = if privileged() && !is_free { Some(Range::take(&place.id_ranges)?) } else { None };
     let user = (spec.command.uid, spec.command.gid);
-    // Shown as another owner's, so not without ids of its own.
+    // Its owners are mapped, so it needs a separate range of ids.
     let skeleton = range.as_ref().and_then(|_| mounts::sandbox::skeleton::of(&place.workshop, &spec.file_system));
-    // If this machine cannot have such groups, that says more than the file that refused.
+    // If this machine has no such cgroups, that is a better reason than the file that refused.
     let (limits, may_degrade) = (spec.resources.take(), std::mem::take(&mut spec.may_degrade));
     let explained = |error| check::limits(&mut limits.clone(), &may_degrade).err().unwrap_or(error);
     let path = CgroupPath::task(&place.id)?;
@@ -54,7 +55,7 @@ pub(crate) fn launch(
         None => Users::own(&spec),
     };
     if let (Some(tree), Some(range)) = (users::copy_of(&spec.file_system), &users.range) {
-        users::give(tree, range.base)?;
+        users::shift_owners(tree, range.base)?;
     }
     let (disk, maker) = match spec.file_system.scratch.backing {
         Backing::Image => {
@@ -130,7 +131,7 @@ pub(crate) fn launch(
         oom_score: process::OomScore::Unprotected,
         sysctls: settings,
         inside,
-        way_out: way.as_mut().and_then(|way| way.way_out.take()),
+        uplink: way.as_mut().and_then(|way| way.uplink.take()),
         hooks: process::BuildHooks::default(),
         first: process::First::Reaper,
         root: mounts::Root::Sandbox(mounts::sandbox::Plan {
@@ -152,11 +153,11 @@ pub(crate) fn launch(
         served_by = Some(link::complete(pid)?);
         Ok(())
     })?;
-    // While init builds: it joins when its root is there.
+    // While init builds: it joins when its root is ready.
     let cgroup = match cgroup.as_mut().map(|begun| admit(begun, &spawned)).transpose() {
         Ok(group) => group,
         Err(error) => {
-            spawned.abandon(); // it is in one of the groups already
+            spawned.abandon(); // it is already in one of the cgroups
             return Err(explained(error));
         }
     };
@@ -166,21 +167,23 @@ pub(crate) fn launch(
         running.lead_out(link);
     }
     if let Some(gateway) = gateway {
-        // While init builds: the sockets that it makes wait in the channel, and connections in the sockets.
+        // While init builds: its sockets wait in the channel, and connections in the sockets.
         running.serve_by(gateway.start(gateway_user, gateway_landlock_optional, has_names)?)?;
     }
     Ok(running)
 }
 
-/// Makes the rest of the groups and lets init into them.
+/// Makes the rest of the cgroups and lets init into them.
 fn admit(begun: &mut PendingCgroup<'_>, spawned: &process::Spawned) -> Result<Group> {
     let group = Group::new(begun.finish()?);
-    let files = group.0.join_files().inspect_err(|_| spawned.abandon())?; // before the group is dropped, which it is in
+    // before the cgroup is dropped, which it is in
+    let files = group.0.join_files().inspect_err(|_| spawned.abandon())?;
     spawned.admit(&files);
     Ok(group)
 }
 
-/// A gateway without power must be able to listen at any port inside for rules that come later. Nobody else is there who could be robbed of one.
+/// An unprivileged gateway must be able to listen at any port inside, for rules that come later. No process of another
+/// user is there.
 fn sysctls(inside: Option<&process::Inside>) -> Vec<(String, String)> {
     let spares = inside.is_some_and(|inside| inside.wish.spares > 0);
     if spares { vec![("net/ipv4/ip_unprivileged_port_start".into(), "0".into())] } else { Vec::new() }

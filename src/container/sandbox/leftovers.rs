@@ -4,14 +4,15 @@ use crate::cgroup::{Hierarchy, leftovers, remove_leftover};
 use crate::error::Result;
 use std::path::{Path, PathBuf};
 
-/// Every group of a sandbox on this machine that this user could have made, running ones included: its id and its path.
+/// Every sandbox cgroup on this machine that this user could have made, running ones included: id and path.
 pub(crate) fn groups() -> Vec<(String, PathBuf)> {
-    // Where no hierarchy can be read, no group of ours can be.
+    // Without a readable hierarchy no sandbox has a cgroup.
     let Ok(hierarchy) = Hierarchy::probe() else { return Vec::new() };
     leftovers(&hierarchy).into_iter().map(|group| (group.id, group.path)).collect()
 }
 
-/// Ends what runs in the groups of the sandbox `id` and of its couriers and removes them. Says for each whether it is gone.
+/// Ends the processes in the cgroups of the sandbox `id` and of its couriers, and removes the cgroups. Returns a result
+/// for each.
 pub(crate) fn remove_groups(id: &str) -> Vec<(String, Result<bool>)> {
     let Ok(hierarchy) = Hierarchy::probe() else { return Vec::new() };
     leftovers(&hierarchy)
@@ -21,12 +22,12 @@ pub(crate) fn remove_groups(id: &str) -> Vec<(String, Result<bool>)> {
         .collect()
 }
 
-/// The devices of sandboxes that are gone; `directory` has the locks of their numbers.
+/// The devices of ended sandboxes; `directory` has the locks of their numbers.
 pub(crate) fn left_devices(directory: &Path) -> Vec<String> {
     crate::net::leaks(directory)
 }
 
-/// Removes them. Says for each whether it is gone.
+/// Removes the devices of ended sandboxes. Returns a result for each.
 pub(crate) fn remove_devices(directory: &Path) -> Vec<(String, Result<bool>)> {
     crate::net::reap(directory)
 }

@@ -1,21 +1,21 @@
-//! The way out of a sandbox whose network is open: what makes it, what it counted, and its end.
+//! The uplink of a sandbox with an open network: its start, its counters, and its end.
 
 use super::pasta;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::net::{self, Veth};
 use crate::ns::{Helper, IdMap, Maps, ahead};
-use crate::process::{Companion, WayOut};
+use crate::process::{Companion, Uplink};
 use crate::spec::network::{Open, Prefix, Way};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Who serves the way out, where a program does: an id of the container's range that nobody inside has or can become.
+/// The user of a program that serves the uplink: an id of the container's range that no process inside has or can get.
 const USER: u32 = 65_531;
-/// The same where the container has no range.
+/// The user without a range.
 const NOBODY: u32 = 65_534;
 
-/// What serves it.
+/// The server of the uplink.
 #[derive(Debug)]
 pub(super) enum Link {
     /// A pair of devices.
@@ -24,27 +24,27 @@ pub(super) enum Link {
     Pasta(Companion),
 }
 
-/// The way out as far as it is made before the container.
-pub(super) struct Begun {
-    /// What init has to do.
-    pub way_out: Option<WayOut>,
-    /// The settings of the namespace that it takes.
+/// The parts of the uplink that exist before the container.
+pub(super) struct PendingLink {
+    /// The steps of init.
+    pub uplink: Option<Uplink>,
+    /// The settings of the namespace that it needs.
     pub settings: Vec<(String, String)>,
-    /// What serves it; `None` if the container must be there first.
+    /// The server; `None` if the container must exist first.
     pub link: Option<Link>,
-    /// Whether it must, and then waits until that is made.
+    /// Whether the container must exist first, and waits for the rest.
     pub waits: bool,
 }
 
-/// Makes what can be made before the container. `network` is its network namespace, where that is there; it is made where it can be. `base`
-/// is its first host id.
+/// Makes the parts that can exist before the container. `network` is its network namespace if that exists; a veth pair
+/// then exists too. `base` is its first host id.
 pub(super) fn begin(
     open: &Open,
     directory: &Path,
     network: &mut Option<OwnedFd>,
     helpers: &mut Vec<Helper>,
     base: Option<u32>,
-) -> Result<Begun> {
+) -> Result<PendingLink> {
     if network.is_none()
         && open.way == Way::Veth
         && let Some((made, helper)) = ahead::begin_network().and_then(ahead::Ahead::finish_network)
@@ -55,8 +55,8 @@ pub(super) fn begin(
     match (open.way, &*network) {
         (Way::Veth, Some(network)) => {
             let (veth, inside) = Veth::make(directory, network.as_fd(), &open.fence)?;
-            let way_out = Some(WayOut::Veth(inside));
-            Ok(Begun { way_out, settings: net::settings(), link: Some(Link::Veth(veth)), waits: false })
+            let uplink = Some(Uplink::Veth(inside));
+            Ok(PendingLink { uplink, settings: net::settings(), link: Some(Link::Veth(veth)), waits: false })
         }
         (Way::Veth, None) => {
             Err(Error::new(Kind::Network, "a network of `veth` needs root").hint("use --network egress"))
@@ -64,9 +64,9 @@ pub(super) fn begin(
         (Way::Pasta, _) => {
             pasta::check()?;
             let mut fence = open.fence.clone();
-            // It makes connections from here, so that an address of ours is one that it reaches.
+            // Pasta connects from this host, so it can reach our own addresses.
             fence.closed.extend(net::own_addresses()?.into_iter().map(Prefix::of_one));
-            // Of root's no namespace is taken that was made ahead: who may enter that has power over the machine.
+            // As root, take no namespace that was made ahead: a process that may enter that has power over the machine.
             let link = if rustix::process::geteuid().is_root() {
                 let outside = base.map_or(NOBODY, |base| base + USER);
                 let line = vec![IdMap { inside: USER, outside, size: 1 }];
@@ -84,12 +84,12 @@ pub(super) fn begin(
                 None
             };
             let waits = link.is_none();
-            Ok(Begun { way_out: Some(WayOut::Fenced(fence)), settings: Vec::new(), link, waits })
+            Ok(PendingLink { uplink: Some(Uplink::Fenced(fence)), settings: Vec::new(), link, waits })
         }
     }
 }
 
-/// Makes the rest for a container that waits, whose namespaces were born with it.
+/// Makes the rest for a waiting container, whose namespaces are new.
 pub(super) fn complete(pid: i32) -> Result<Link> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let open = |kind: &str| {
@@ -100,7 +100,7 @@ pub(super) fn complete(pid: i32) -> Result<Link> {
 }
 
 impl Link {
-    /// Bytes that the sandbox sent and received by it.
+    /// Bytes that the sandbox sent and received through it.
     pub(super) fn bytes(&self) -> Option<(u64, u64)> {
         match self {
             Link::Veth(veth) => veth.bytes(),
@@ -110,7 +110,7 @@ impl Link {
         }
     }
 
-    /// The process that serves it, readable when that has ended.
+    /// The process that serves it, readable after its end.
     pub(super) fn process(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Link::Veth(_) => None,
@@ -118,12 +118,12 @@ impl Link {
         }
     }
 
-    /// Whether somebody has removed its device on the host.
+    /// Whether another process has removed its device on the host.
     pub(super) fn is_gone(&self) -> bool {
         matches!(self, Link::Veth(veth) if veth.is_gone())
     }
 
-    /// Ends it; says what that was, and how it went.
+    /// Ends it. Returns its name and the result.
     pub(super) fn remove(self) -> (&'static str, Result<()>) {
         match self {
             Link::Veth(veth) => ("network device and its rules", veth.remove()),

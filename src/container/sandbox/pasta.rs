@@ -1,4 +1,5 @@
-//! The program `pasta` of passt (https://passt.top), which gives a network namespace a network without any right: how it is found and started.
+//! The program `pasta` of passt (https://passt.top) connects a network namespace without any right: how it is found and
+//! started.
 
 use crate::error::{Error, Kind, Result};
 use crate::process::{Companion, Service};
@@ -11,9 +12,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Where it is looked for besides PATH.
+/// Its directories besides PATH.
 const PLACES: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/bin"];
-/// Nothing of the host's loopback is shown inside, and no port of either side leads to the other: what is published goes by sockets of our own.
+/// The host's loopback is invisible inside, and no port is forwarded. Published ports use our own sockets.
 const ARGUMENTS: [&str; 16] = [
     "pasta",
     "--quiet",
@@ -32,12 +33,12 @@ const ARGUMENTS: [&str; 16] = [
     "--netns-only",
     "--netns",
 ];
-/// The device by which it makes its own.
+/// The device by which it makes its network device.
 const TUN: &str = "/dev/net/tun";
-/// What its device is called inside.
+/// The name of its device inside.
 pub(super) const DEVICE: &str = "eth0";
 
-/// Finds it.
+/// Finds the program.
 fn find() -> Result<PathBuf> {
     // Root may act for a caller that has set PATH (sudo).
     let is_own = !rustix::process::geteuid().is_root() || weaken::is_off("pasta-path");
@@ -54,11 +55,11 @@ fn find() -> Result<PathBuf> {
     })
 }
 
-/// Says whether it can be had: the program, and for an ordinary user its device.
+/// Checks that it can be used: the program exists, and an ordinary user may open the device.
 pub(crate) fn check() -> Result<()> {
     find()?;
     if rustix::process::geteuid().is_root() {
-        return Ok(()); // who may make a device node needs nobody's leave
+        return Ok(()); // root may make a device node itself
     }
     let advice = match rustix::fs::open(TUN, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         Ok(_) => return Ok(()),
@@ -70,12 +71,13 @@ pub(crate) fn check() -> Result<()> {
         .hint(format!("{}, or use --network egress", advice.1)))
 }
 
-/// Starts it for a network namespace. `users` is the user namespace that this belongs to, where it has all its power, and `user` who it is there.
+/// Starts it for a network namespace. `users` is the owner of that namespace, where the program has all its power, and
+/// `user` its id there.
 pub(super) fn start(network: OwnedFd, users: OwnedFd, user: Option<u32>) -> Result<Companion> {
     let path = find()?;
     let word = |bytes: &[u8]| CString::new(bytes).map_err(|_| Error::new(Kind::Internal, "a word with a NUL"));
     let mut arguments = ARGUMENTS.iter().map(|each| word(each.as_bytes())).collect::<Result<Vec<_>>>()?;
-    // Its standard input: every further descriptor it closes as it begins.
+    // Its standard input: it closes all other descriptors at its start.
     arguments.push(word(b"/proc/self/fd/0")?);
     let own_tun = rustix::process::geteuid().is_root() && !is_everybodys(Path::new(TUN));
     let path = word(path.as_os_str().as_bytes())?;
@@ -83,7 +85,7 @@ pub(super) fn start(network: OwnedFd, users: OwnedFd, user: Option<u32>) -> Resu
         .map_err(|error| error.hint("try it by hand: pasta --config-net -- true; or use --network egress"))
 }
 
-/// Whether everybody may use a device, as udev has it.
+/// Whether every user may use a device, as udev sets it up.
 fn is_everybodys(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o006 == 0o006)
 }

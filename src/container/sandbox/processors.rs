@@ -1,17 +1,18 @@
-//! The processors that a sandbox runs on: as many as its quota is worth, so that programs which count them start as many threads as can run.
+//! The processors of a sandbox: as many as its quota is worth, so that programs that count them start no more threads
+//! than can run.
 //!
-//! The quota is the limit. A program inside may ask for other processors, and gets no more time by that.
+//! The quota is the limit. A program inside may ask for other processors, and gains no time by that.
 
 use crate::spec::resources::Cpu;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-/// The bit mask for a sandbox with this quota; `None` where it may run on all that we may run on.
+/// The bit mask for a sandbox with this quota; `None` allows all that we may use.
 pub(super) fn of(cpu: &Cpu) -> Option<Vec<u64>> {
     let quota = u64::try_from(cpu.quota?).ok()?;
     let wanted = usize::try_from(quota.div_ceil(cpu.period.filter(|&period| period > 0)?)).ok()?;
     let allowed = sched_getaffinity(None).ok()?;
     let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&number| allowed.is_set(number)).collect();
-    // By our process id: sandboxes that start one after the other begin on different ones.
+    // By our pid: consecutive sandboxes start on different processors.
     mask(&allowed, wanted, std::process::id() as usize)
 }
 

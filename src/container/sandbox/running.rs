@@ -1,4 +1,4 @@
-//! A running container, as its supervisor holds it, and its removal.
+//! A running container in the hands of its supervisor, and its removal.
 
 use super::entry::Entry;
 use super::link::Link;
@@ -18,19 +18,20 @@ use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-/// A container whose command runs or ran. Dropping it ends and removes everything; [`Running::remove`] does the same and says what it did.
+/// A container whose command runs or ran. Drop ends and removes everything; [`Running::remove`] also reports what it
+/// did.
 #[derive(Debug)]
 pub(crate) struct Running {
     spawned: Spawned,
     scratch: Option<OwnedFd>,
     secrets: Option<OwnedFd>,
     cgroup: Option<Group>,
-    /// Held until the end, so that pid 1 does not spend its last moment on taking the mounts apart while we wait for it.
+    /// Open until the end, so that pid 1 does not unmount at its end while we wait for it.
     mount_namespace: Option<OwnedFd>,
     maker: Option<Maker>,
-    /// Whether the helper holds the mounts beside us.
+    /// Whether the disk helper holds the mounts too.
     are_mounts_shared: bool,
-    /// Whether what it writes is on a disk of its own.
+    /// Whether its writes go to a private disk.
     on_disk: bool,
     rates: Rates,
     range: Option<Range>,
@@ -41,22 +42,22 @@ pub(crate) struct Running {
     /// Whether the cgroup counts the gateway's processor time.
     is_gateway_counted: bool,
     link: Option<Link>,
-    /// The listener of its command's filter, until the watch takes it.
+    /// The listener of its command's filter, until the supervisor's watch takes it.
     refusals: Option<OwnedFd>,
     ledger: Option<Ledger>,
-    /// How many groups were made for processes that entered it.
+    /// The number of cgroups that were made for processes that entered.
     entrances: Cell<u64>,
-    /// Children that are ending, or do when they are dropped.
+    /// Children that are ending, or end when dropped.
     pub(super) helpers: Vec<Helper>,
     removed: bool,
 }
 
-/// What a removal did: the cleanup proof of the receipt.
+/// The results of a removal: the cleanup proof of the receipt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Removal {
-    /// What was removed, in words.
+    /// The removed parts, in words.
     pub removed: Vec<String>,
-    /// What could not be, with the reason.
+    /// The parts that could not be removed, with the reason.
     pub left: Vec<String>,
 }
 
@@ -94,7 +95,7 @@ impl Running {
         }
     }
 
-    /// Does what can wait until init has all that it needs of us: the processors are for it and for what it waits for.
+    /// Does the work that can wait until init has all its input: the processors are for init first.
     pub(crate) fn catch_up(&mut self) {
         self.helpers.clear();
         if let Some(group) = &self.cgroup {
@@ -102,7 +103,7 @@ impl Running {
         }
     }
 
-    /// Its network is served by this gateway from now on, whose processor time is the container's.
+    /// Lets this gateway serve its network from now on, whose processor time is the container's.
     pub(super) fn serve_by(&mut self, gateway: Gateway) -> Result<()> {
         let gateway = self.gateway.insert(gateway);
         if let Some(group) = &self.cgroup {
@@ -111,22 +112,22 @@ impl Running {
         Ok(())
     }
 
-    /// Its packets leave by this from now on.
+    /// Sets its uplink.
     pub(super) fn lead_out(&mut self, link: Link) {
         self.link = Some(link);
     }
 
-    /// Bytes that it sent and received by devices of its own; `None` where it has none.
+    /// Bytes that it sent and received by private devices; `None` without any.
     pub(crate) fn device_bytes(&self) -> Option<(u64, u64)> {
         self.link.as_ref().and_then(Link::bytes)
     }
 
-    /// The process by which its packets leave, if one does: readable when it has ended.
+    /// The process that serves its uplink, if there is one: readable after its end.
     pub(crate) fn link_process(&self) -> Option<BorrowedFd<'_>> {
         self.link.as_ref().and_then(Link::process)
     }
 
-    /// Whether the device by which its packets leave was removed by somebody else.
+    /// Whether another process has removed its uplink's device.
     pub(crate) fn has_lost_device(&self) -> bool {
         self.link.as_ref().is_some_and(Link::is_gone)
     }
@@ -136,14 +137,14 @@ impl Running {
         self.gateway.as_ref()
     }
 
-    /// Hears one word of the gateway: whether it has ended, and a line of the account with a new decision.
+    /// Receives one message of the gateway: whether it has ended, and a line of the account with a new decision.
     pub(crate) fn hear_gateway(&mut self) -> Result<(bool, Option<Row>)> {
         let Some(gateway) = &mut self.gateway else { return Ok((false, None)) };
-        let row = gateway.hear()?;
+        let row = gateway.receive()?;
         Ok((gateway.is_over(), row))
     }
 
-    /// Allows or refuses what a rule covers from now on.
+    /// Allows or denies what a rule covers from now on.
     pub(crate) fn change_egress(&self, rule: &Rule, allow: bool) -> Result<()> {
         match &self.gateway {
             Some(gateway) => gateway.change(rule, allow),
@@ -152,19 +153,19 @@ impl Running {
         }
     }
 
-    /// Tells the gateway what becomes of a secret of the broker's. One that has ended needs none.
+    /// Sends the gateway a change of a broker's secret. A gateway that has ended needs none.
     pub(crate) fn renew_secret(&self, renewal: &Renewal) -> Result<()> {
         self.gateway.as_ref().filter(|gateway| !gateway.is_over()).map_or(Ok(()), |gateway| gateway.renew(renewal))
     }
 
-    /// Tells the gateway that nobody needs it any more, without waiting for its end.
+    /// Dismisses the gateway, without waiting for its end.
     pub(crate) fn dismiss_gateway(&mut self) {
         if let Some(gateway) = &mut self.gateway {
             gateway.ask_to_finish();
         }
     }
 
-    /// Ends the gateway, and returns the lines of its account with decisions that nobody has heard of yet.
+    /// Ends the gateway, and returns the lines of its account with decisions that are not reported yet.
     pub(crate) fn end_gateway(&mut self) -> Vec<Row> {
         let Some(gateway) = self.gateway.take() else { return Vec::new() };
         let (ledger, rows, time) = gateway.finish();
@@ -172,18 +173,19 @@ impl Running {
         rows
     }
 
-    /// Ends the gateway and returns the whole account of what was reached, if somebody kept one.
+    /// Ends the gateway and returns the whole account of destinations, if it kept one.
     pub(crate) fn close_account(&mut self) -> Option<Ledger> {
         drop(self.end_gateway());
         self.ledger.clone()
     }
 
-    /// Readable when the container has something to say.
+    /// Readable when a message of the container waits.
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
         self.spawned.channel()
     }
 
-    /// Waits for a word from inside that the watch must hear, at most until `deadline`, and takes in what comes before.
+    /// Waits for a message from inside that the supervisor's watch must see, at most until `deadline`, and handles
+    /// those before it.
     pub(crate) fn settle(&mut self, deadline: Instant) -> Result<()> {
         loop {
             let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).unwrap_or_default();
@@ -195,12 +197,12 @@ impl Running {
                     }
                 }
                 Err(Errno::INTR) => {}
-                _ => return Ok(()), // whatever it says, or does not say, is heard by the watch
+                _ => return Ok(()), // the watch handles the message, or the end
             }
         }
     }
 
-    /// The next word from inside; `None` when nobody is left. The scratch file system is kept for [`Running::scratch`].
+    /// The next message from inside; `None` after its end. The scratch file system is kept for [`Running::scratch`].
     pub(crate) fn receive(&mut self) -> Result<Option<Message>> {
         match self.spawned.receive()? {
             Some(Message::Scratch(root)) => {
@@ -225,9 +227,9 @@ impl Running {
         self.refusals.take()
     }
 
-    /// Has the helper that made the disk hold the mounts beside us, while there is time: at the end it takes them apart.
+    /// Shares the mounts with the disk helper while there is time: at the end the helper unmounts them.
     fn share_mounts(&mut self) {
-        // The namespace keeps all of them; where it cannot be opened, what is open in them does.
+        // The namespace keeps all of them; if it cannot be opened, the open descriptors do.
         let rest = self.scratch.iter().chain(&self.secrets).filter(|_| self.mount_namespace.is_none());
         let mut last = self.mount_namespace.iter().chain(rest);
         let has_failed = self.maker.as_ref().is_some_and(|maker| !last.all(|each| maker.hold(each.as_fd())));
@@ -235,12 +237,12 @@ impl Running {
         self.are_mounts_shared = true;
     }
 
-    /// Buries the helper that made the disk, once it has tidied up after itself; nobody waits for that.
+    /// Reaps the disk helper if it has exited; never blocks.
     pub(crate) fn tidy(&mut self) {
         self.maker.take_if(|maker| maker.has_ended());
     }
 
-    /// Sets the rates of the disk that was made for this container. Its number is known only now; the command, which comes to life at the
+    /// Sets the rates of this container's disk. Its device number is known only now; the command, which starts at the
     /// same moment, may have written for some microseconds.
     fn slow_down(&self, root: BorrowedFd<'_>) -> Result<()> {
         let (Some(group), true) = (&self.cgroup, self.on_disk && self.rates.any()) else { return Ok(()) };
@@ -251,12 +253,12 @@ impl Running {
         group.0.update(&limits).doing(step)
     }
 
-    /// The root of the file system under everything writable; `None` before init has made it.
+    /// The root of the file system for all writes; `None` before init has made it.
     pub(crate) fn scratch(&self) -> Option<BorrowedFd<'_>> {
         self.scratch.as_ref().map(AsFd::as_fd)
     }
 
-    /// What those who enter it are like.
+    /// The properties of the processes that enter it.
     pub(super) fn entry(&self) -> &Entry {
         &self.entry
     }
@@ -266,7 +268,7 @@ impl Running {
         &self.entry.environment
     }
 
-    /// The host's id of its user 0, where it has a range of its own.
+    /// The host id of its user 0, if it has a range.
     pub(super) fn first_id(&self) -> Option<u32> {
         self.range.as_ref().map(|range| range.base)
     }
@@ -276,7 +278,7 @@ impl Running {
         self.spawned.pid
     }
 
-    /// The v2 group that a process of it is born in.
+    /// The v2 cgroup in which its processes are born.
     pub(super) fn clone_into(&self) -> Result<Option<OwnedFd>> {
         let directory = self.cgroup.as_ref().and_then(|group| group.0.clone_into());
         directory
@@ -285,24 +287,24 @@ impl Running {
             .failing(Kind::Cgroup, || "keep the sandbox's cgroup open")
     }
 
-    /// The files of v1 groups through which a process joins them.
+    /// The files of v1 cgroups by which a process joins them.
     pub(super) fn join_files(&self) -> Result<Vec<OwnedFd>> {
         self.cgroup.as_ref().map(|group| group.0.join_files()).transpose().map(Option::unwrap_or_default)
     }
 
-    /// Makes a group for a process that enters, and for all that it starts; `None` where the sandbox has no group itself.
+    /// Makes a cgroup for a process that enters, and for its children; `None` if the sandbox has no cgroup.
     pub(super) fn make_entrance(&self) -> Result<Option<Cgroup>> {
         let Some(group) = self.cgroup.as_ref().filter(|_| !weaken::is_off("exec-group")) else { return Ok(None) };
         self.entrances.set(self.entrances.get() + 1);
         group.0.make_child(&format!("exec-{}", self.entrances.get())).map(Some)
     }
 
-    /// Stops every process where it stands.
+    /// Freezes every process.
     pub(crate) fn freeze(&self) -> Result<()> {
         self.group_to_freeze()?.freeze()
     }
 
-    /// Lets them go on.
+    /// Thaws every process.
     pub(crate) fn thaw(&self) -> Result<()> {
         self.group_to_freeze()?.thaw()
     }
@@ -314,7 +316,7 @@ impl Running {
         })
     }
 
-    /// Every process of it in our PID namespace: from the cgroup, or the descendants of pid 1 where there is none.
+    /// Every process of it in our PID namespace: from the cgroup, or the descendants of pid 1 without one.
     pub(crate) fn processes(&self) -> Result<Vec<i32>> {
         match &self.cgroup {
             Some(group) => group.0.processes(),
@@ -322,23 +324,23 @@ impl Running {
         }
     }
 
-    /// The directory of the secrets, writable; `None` before init has made it, or where there are none.
+    /// The directory of the secrets, writable; `None` before init has made it, or without secrets.
     pub(crate) fn secrets(&self) -> Option<BorrowedFd<'_>> {
         self.secrets.as_ref().map(AsFd::as_fd)
     }
 
-    /// Passes a signal to the command.
+    /// Forwards a signal to the command.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         self.spawned.signal(signal)
     }
 
-    /// Ends every process at once: by the cgroup, and by pid 1 where there is none.
+    /// Ends every process at once: by the cgroup, or by pid 1 without one.
     pub(crate) fn kill(&self) -> Result<()> {
         let by_cgroup = self.cgroup.as_ref().map_or(Ok(()), |group| group.0.kill());
         self.spawned.signal(Signal::KILL).and(by_cgroup)
     }
 
-    /// What it has used until now, its gateway's processor time included; `None` without a cgroup.
+    /// Its usage so far, with its gateway's processor time; `None` without a cgroup.
     pub(crate) fn usage(&self) -> Result<Option<Usage>> {
         let Some(group) = &self.cgroup else { return Ok(None) };
         let mut usage = group.0.usage()?;
@@ -352,34 +354,35 @@ impl Running {
         Ok(Some(usage))
     }
 
-    /// What the kernel counted against the limits; `None` without a cgroup.
+    /// The kernel's counters for the limits; `None` without a cgroup.
     pub(crate) fn evidence(&self) -> Result<Option<Evidence>> {
         self.cgroup.as_ref().map(|group| group.0.evidence()).transpose()
     }
 
-    /// Becomes readable when the memory limit was hit.
+    /// Readable when the memory limit was reached.
     pub(crate) fn oom_notifier(&self) -> Result<Option<OwnedFd>> {
         self.cgroup.as_ref().map_or(Ok(None), |group| group.0.oom_notifier())
     }
 
-    /// Waits until every process is gone.
+    /// Waits for the end of every process.
     pub(crate) fn reap(&self) -> Result<()> {
         self.spawned.reap()
     }
 
-    /// Ends what still runs and removes all that was made, trying every step, and says what was removed and what was left.
+    /// Ends the remaining processes and removes all parts, trying every step. Reports the removed and the remaining
+    /// parts.
     pub(crate) fn remove(mut self) -> Removal {
         self.undo()
     }
 
-    /// Lets the kernel take the mounts apart without us: the last unmounting of a disk writes and frees blocks, which takes 1 to 40 ms.
-    fn let_go(&mut self) -> Result<()> {
+    /// Lets another process unmount last: the last unmount of a disk writes and frees blocks, which takes 1 to 40 ms.
+    fn release_mounts(&mut self) -> Result<()> {
         if !self.are_mounts_shared {
             self.share_mounts();
         }
         let held = self.scratch.take().into_iter().chain(self.secrets.take()).chain(self.mount_namespace.take());
         let held: Vec<_> = held.collect();
-        maker::let_go(self.maker.take(), held)
+        maker::release_mounts(self.maker.take(), held)
     }
 
     fn undo(&mut self) -> Removal {
@@ -394,7 +397,7 @@ impl Running {
         let ended = self.spawned.signal(Signal::KILL).and_then(|()| self.spawned.reap());
         note("processes and namespaces", ended);
         if self.gateway.take().is_some() || self.ledger.is_some() {
-            note("egress gateway", Ok(())); // dropping it ends it and waits for its end
+            note("egress gateway", Ok(())); // drop ends it and waits for its end
         }
         if let Some(link) = self.link.take() {
             let (what, done) = link.remove();
@@ -404,7 +407,7 @@ impl Running {
             // It has no name: the kernel frees it and its loop device with the last mount.
             note("disk image and loop device", Ok(()));
         }
-        note("mounts", self.let_go());
+        note("mounts", self.release_mounts());
         if let Some(mut cgroup) = self.cgroup.take() {
             note("cgroup", cgroup.remove());
         }
@@ -417,7 +420,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Whoever wants to know what was left calls `remove`; here an error is on its way up already.
+        // `remove` reports the remains; here the caller has an error already.
         let _ = self.undo();
     }
 }
@@ -441,7 +444,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if !self.1 {
-            // What is left now is found by the next command of ours.
+            // The next command finds the remains.
             let _ = self.0.remove();
         }
     }

@@ -1,7 +1,8 @@
-//! Kernel memory that no group counts: what waits in netlink sockets, and record locks.
+//! Kernel memory that no cgroup counts: data in netlink sockets, and record locks.
 //!
-//! - A netlink socket holds what the kernel answered until it is read, and its buffers belong to no group on either version of control groups.
-//! - Record locks are not counted either: Linux reverted 0f12156dff28 ("memcg: enable accounting for file lock caches").
+//! - A netlink socket holds the kernel's answer until it is read, and neither version of cgroups counts its buffers.
+//! - Record locks are not counted either: Linux reverted 0f12156dff28 ("memcg: enable accounting for file lock
+//!   caches").
 
 use super::Running;
 use crate::error::Result;
@@ -10,11 +11,11 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek};
 
-/// Switches both off in a weakened build.
+/// Switches both limits off in a weakened build.
 const PROTECTION: &str = "uncounted-memory";
-/// How many file locks the kernel has room for.
+/// The number of file locks that the kernel has allocated.
 const LOCK_SLAB: &str = "/sys/kernel/slab/file_lock_cache/total_objects";
-/// So many are 10 MB. Databases have some hundred.
+/// This number takes 10 MB. Databases have some hundred.
 const MOST_LOCKS: u64 = 50_000;
 /// Lines of /proc/locks that are read: 15 pages.
 const LOCKS_SEEN: usize = 1000;
@@ -24,10 +25,10 @@ const LOCKS_SEEN: usize = 1000;
 pub(crate) struct Queues(Option<File>);
 
 impl Queues {
-    /// The bytes that wait in them; no more are counted when there are more than `most`. A sandbox that has just ended has none.
+    /// The bytes in their queues; counts no further than `most`. A sandbox that has just ended has none.
     ///
-    /// In the host's network namespace (`is_shared`) its sockets are those that its processes have open. One that is on its way through a socket of
-    /// AF_UNIX, and nowhere else, is not found there.
+    /// In the host's network namespace (`is_shared`) its sockets are those that its processes have open. A socket that
+    /// is only in transit through an AF_UNIX socket is not found there.
     pub(crate) fn bytes(&mut self, running: &Running, most: u64, is_shared: bool) -> Result<u64> {
         if self.0.is_none() && !weaken::is_off(PROTECTION) {
             self.0 = File::open(format!("/proc/{}/net/netlink", running.pid())).ok();
@@ -40,7 +41,7 @@ impl Queues {
             return Ok(queued(file, most));
         }
         let waiting: HashMap<u64, u64> = queues(file).filter(|(_, bytes)| *bytes > 0).collect();
-        // Whose they are takes longer to find out, and is of no account while there are few.
+        // Their owners take longer to find, and do not matter for few bytes.
         if waiting.values().sum::<u64>() <= most {
             return Ok(0);
         }
@@ -49,9 +50,11 @@ impl Queues {
 }
 
 impl Running {
-    /// The number of file locks on the machine, if there are too many and most of them are record locks of this sandbox. Only root can read it.
+    /// The number of file locks on the machine, if there are too many and most of them are record locks of this
+    /// sandbox. Only root can read it.
     ///
-    /// Each page of /proc/locks stops all changes of locks and waits for every processor, so it is read only where the slab has grown, and a part of it.
+    /// Each page of /proc/locks blocks all changes of locks and waits for every processor. So a part of it is read,
+    /// only after the slab has grown.
     pub(crate) fn too_many_locks(&self) -> Result<Option<u64>> {
         let total = std::fs::read_to_string(LOCK_SLAB).unwrap_or_default();
         let total = total.split(' ').next().and_then(|word| word.trim().parse().ok()).unwrap_or(0);
@@ -87,7 +90,7 @@ fn queued(file: impl Read, most: u64) -> u64 {
     sum
 }
 
-/// The bytes that wait in those of these sockets that the processes have open.
+/// The bytes in those of these sockets that the processes have open.
 fn owned(mut waiting: HashMap<u64, u64>, processes: &[i32]) -> u64 {
     let mut sum = 0_u64;
     for pid in processes {
@@ -95,14 +98,15 @@ fn owned(mut waiting: HashMap<u64, u64>, processes: &[i32]) -> u64 {
         let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
         for link in entries.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok()) {
             let inode = link.to_str().and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok());
-            // Taken out: a socket that several processes have counts once.
+            // Removed from the map: a socket of several processes counts once.
             sum = sum.saturating_add(inode.and_then(|inode: u64| waiting.remove(&inode)).unwrap_or(0));
         }
     }
     sum
 }
 
-/// The record locks of the sandbox among the first [`LOCKS_SEEN`] of /proc/locks, and how many were read. A processor's newest come first.
+/// The record locks of the sandbox among the first [`LOCKS_SEEN`] of /proc/locks, and the number of lines read. A
+/// processor's newest come first.
 fn locks(file: impl Read, is_ours: impl Fn(i32) -> bool) -> (usize, usize) {
     let (mut ours, mut all) = (0, 0);
     for line in BufReader::new(file).lines().map_while(std::result::Result::ok).take(LOCKS_SEEN) {

@@ -1,4 +1,4 @@
-//! The ids of a sandbox: ranges of host ids, user namespaces, and the owners that trees of files have inside.
+//! The ids of a sandbox: ranges of host ids, user namespaces, and the owners of file trees inside.
 
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{Bounds, DIRECTORY, Walk, WalkStep};
@@ -13,10 +13,10 @@ use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// User namespaces that a runtime may have in its cell: gVisor's makes one for each of its processes.
+/// User namespaces for a runtime in its cell: gVisor makes one for each of its processes.
 const NESTED: u32 = 16;
 
-/// Ids of the container as the process that builds its root sees them.
+/// Ids of the container as seen by the process that builds its root.
 fn ids(range: Option<&Range>, uid: u32, gid: u32) -> Ids {
     let base = range.filter(|_| !weaken::is_off("user-namespace")).map_or(0, |range| range.base);
     Ids { uid: base + uid, gid: base + gid }
@@ -37,7 +37,7 @@ pub(super) struct Users {
 }
 
 impl Users {
-    /// The machine's root: a range of host ids of the container's own, and trees of files shown through idmapped mounts.
+    /// For the machine's root: a private range of host ids, and trees of files through idmapped mounts.
     pub(super) fn of_root(spec: &Container, range: Range) -> Result<Users> {
         let (base, size) = (range.base, Range::SIZE);
         let line = vec![IdMap { inside: 0, outside: base, size }];
@@ -77,13 +77,13 @@ impl Users {
             mappings,
             user_xattr: false,
             range: Some(range),
-            // Only now: what was ordered is ready, or nearly so, and beside its making the user namespace took longer.
+            // Only now: the namespace is ready, or nearly so. An earlier wait slowed down the user namespace.
             network: ns::ahead::network().filter(|_| !is_cell),
             helpers,
         })
     }
 
-    /// The machine's root, who stays that.
+    /// For the machine's root without a mapping.
     pub(super) fn callers(spec: &Container) -> Users {
         let ids = Ids { uid: spec.command.uid, gid: spec.command.gid };
         Users {
@@ -98,7 +98,7 @@ impl Users {
         }
     }
 
-    /// An ordinary user: the one id that we have is the sandbox user's.
+    /// For an ordinary user: our one id is the sandbox user's.
     pub(super) fn own(spec: &Container) -> Users {
         let map = |inside, outside| vec![IdMap { inside, outside, size: 1 }];
         let ids = Ids { uid: spec.command.uid, gid: spec.command.gid };
@@ -118,7 +118,7 @@ impl Users {
     }
 }
 
-/// The tree that was made for this container, as its root or as that of another runtime's container in it.
+/// The tree that was copied for this container, as its root or as that of another runtime's container in it.
 pub(super) fn copy_of(file_system: &FileSystem) -> Option<&Path> {
     let nested = file_system.steps.iter().filter_map(|step| match step {
         Make::Nest { root, .. } => Some(root),
@@ -130,7 +130,7 @@ pub(super) fn copy_of(file_system: &FileSystem) -> Option<&Path> {
     })
 }
 
-/// Every way in which some tree of the spec is shown, once.
+/// Every mapping of owners in the spec, once.
 fn shown(spec: &Container) -> Vec<Shown> {
     let of_root = |root: &Root| match root {
         Root::Overlay { shown, .. } => Some(*shown),
@@ -150,12 +150,13 @@ fn shown(spec: &Container) -> Vec<Shown> {
     })
 }
 
-/// The owner of a file whose id a container does not have (`overflowuid`, proc_sys_kernel(5)), as with an idmapped mount.
+/// The owner of a file whose id a container does not have (`overflowuid`, proc_sys_kernel(5)), as with an idmapped
+/// mount.
 const NOBODY: u32 = 65_534;
 
-/// Gives everything in and below `tree` to the ids from `base` on: owner n of a file becomes id n of the container. Only brig can enter the directory of
-/// the tree, and no process runs in it yet.
-pub(super) fn give(tree: &Path, base: u32) -> Result<()> {
+/// Shifts the owners in `tree`: owner n becomes id n of the container, whose ids start at `base`. Only brig can enter
+/// the directory of the tree, and no process runs in it yet.
+pub(super) fn shift_owners(tree: &Path, base: u32) -> Result<()> {
     let step = || format!("give `{}` to the sandbox", tree.display());
     let top = openat(CWD, tree, DIRECTORY, Mode::empty()).failing(Kind::Store, step)?;
     let mut walk = Walk::through(top, Bounds::NONE, ()).failing(Kind::Store, step)?;
@@ -172,14 +173,14 @@ pub(super) fn give(tree: &Path, base: u32) -> Result<()> {
 
 fn give_one(directory: BorrowedFd<'_>, name: &CStr, base: u32) -> std::result::Result<(), Errno> {
     let status = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    // Another name of it was here before.
+    // Another name of this file came earlier.
     if status.st_uid >= base {
         return Ok(());
     }
     let inside = |id: u32| base + if id < Range::SIZE { id } else { NOBODY };
     let (uid, gid) = (Uid::from_raw(inside(status.st_uid)), Gid::from_raw(inside(status.st_gid)));
     chownat(directory, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
-    // A new owner clears the set-id bits, chown(2); a link has none.
+    // chown(2) clears the set-id bits; a link has none.
     if status.st_mode & 0o6000 != 0 && FileType::from_raw_mode(status.st_mode) != FileType::Symlink {
         chmodat(directory, name, Mode::from_raw_mode(status.st_mode & 0o7777), AtFlags::empty())?;
     }

@@ -1,4 +1,4 @@
-//! A bundle's root under a cap: a copy-on-write view of it, whose changes are on a small file system of the container's own.
+//! A bundle's root under a cap: an overlay over it, with its changes on a small private file system.
 //!
 //! The bundle's directory is never written. Source: Documentation/filesystems/overlayfs.rst.
 
@@ -13,36 +13,34 @@ use rustix::mount::{
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// Directories of the small file system.
 const LOWER: &str = "capped-lower";
 const UPPER: &str = "capped-upper";
 const WORK: &str = "capped-work";
 
-/// Where changes of the root go.
+/// The file system for changes of the root.
 #[derive(Debug)]
 pub(crate) struct Cap {
     /// The small file system.
     pub backing: Backing,
-    /// Whether the overlay keeps its marks in `user.overlay.*`, as is needed inside a user namespace.
+    /// Whether the overlay keeps its marks in `user.overlay.*`, as a user namespace needs.
     pub user_xattr: bool,
 }
 
-/// What the small file system is.
+/// The kind of the small file system.
 #[derive(Debug)]
 pub(crate) enum Backing {
     /// An ext4 image that a helper process makes.
     Image(Pending),
     /// A tmpfs, which the container's memory limit counts.
     Memory {
-        /// Its size.
         bytes: u64,
         /// Its files, directories and links.
         inodes: u64,
     },
 }
 
-/// Covers `root`, in a mount namespace from which nothing propagates to the host. Returns the covered root, a detached mount, and the root directory of the
-/// small file system.
+/// Covers `root`, in a mount namespace that propagates nothing to the host. Returns the covered root, a detached mount,
+/// and the root directory of the small file system.
 pub(super) fn cover(root: &Path, cap: Cap) -> Result<(OwnedFd, OwnedFd)> {
     let step = || "cover the root with the capped disk";
     let disk = match cap.backing {
@@ -53,7 +51,8 @@ pub(super) fn cover(root: &Path, cap: Cap) -> Result<(OwnedFd, OwnedFd)> {
         mkdirat(&disk, name, Mode::from_raw_mode(0o755)).failing(Kind::Disk, step)?;
     }
     let lower = clone_tree(CWD, root)?;
-    // Layers must be attached in this namespace (before Linux 6.15). At this place every container can reach them, and the covered root hides them.
+    // Before Linux 6.15 layers must be attached in this namespace. Every container can reach this path, and the covered
+    // root hides the layers.
     attach_to_host(&disk, root).doing(step)?;
     restrict(&lower, Attributes::READ_ONLY).doing(step)?;
     // The overlay's root has the attributes of its upper directory.
@@ -64,13 +63,13 @@ pub(super) fn cover(root: &Path, cap: Cap) -> Result<(OwnedFd, OwnedFd)> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let place = openat(&disk, LOWER, flags, Mode::empty()).failing(Kind::Disk, step)?;
     attach(&lower, place.as_fd()).doing(step)?;
-    // Before 6.15 layers are named by paths, which the kernel resolves from the working directory.
+    // Before 6.15 layers are paths, which the kernel resolves from the working directory.
     rustix::process::fchdir(&disk).failing(Kind::Mount, step)?;
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Mount, step)?;
     for (key, value) in [("lowerdir", LOWER), ("upperdir", UPPER), ("workdir", WORK), ("xino", "off")] {
         fsconfig_set_string(&context, key, value).failing(Kind::Mount, step)?;
     }
-    // Nothing of it is read after a crash, so nothing of it needs to be synced.
+    // The data is not read after a crash, so it needs no sync.
     for flag in [Some("volatile"), cap.user_xattr.then_some("userxattr")].into_iter().flatten() {
         fsconfig_set_flag(&context, flag).failing(Kind::Mount, step)?;
     }

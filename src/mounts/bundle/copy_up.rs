@@ -1,6 +1,7 @@
-//! `tmpcopyup`: a tmpfs that begins with a copy of the directory that it covers.
+//! `tmpcopyup`: a tmpfs that starts with a copy of the directory that it covers.
 //!
-//! Input: both directories, open. The tree may be hostile: the walk of `files` follows no symlink and needs few descriptors.
+//! Input: both directories, open. The tree may be hostile: the walk of `files` follows no symlink and needs few
+//! descriptors.
 
 use crate::error::{Context, Kind, Result};
 use crate::files::{self, Bounds, DIRECTORY, Names, Walk, WalkStep, open_directory};
@@ -15,7 +16,7 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Directories within directories that are copied.
+/// The deepest level of directories that is copied.
 const DEEPEST: usize = 512;
 
 /// A directory that is copied: its path below the top, and its status; `None` for the top.
@@ -24,7 +25,7 @@ struct Level {
     status: Option<Stat>,
 }
 
-/// Copies everything below `from` (a place) into `to` (the root of a mount).
+/// Copies everything below `from` (an `O_PATH` descriptor) into `to` (the root of a mount).
 pub(super) fn copy(from: &OwnedFd, to: &OwnedFd) -> Result<()> {
     let step = || "copy a directory";
     let from = openat(from, ".", DIRECTORY, Mode::empty()).failing(Kind::Mount, || "read the covered directory")?;
@@ -62,7 +63,7 @@ pub(super) fn copy(from: &OwnedFd, to: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// Files with several names: each further name is a link to the first copy. Copies would multiply the bytes of the tmpfs.
+/// Files with several names: each further name links to the first copy. Copies would multiply the bytes of the tmpfs.
 struct Links {
     top: OwnedFd,
     /// The path of the first copy, by device and inode.
@@ -70,14 +71,14 @@ struct Links {
 }
 
 impl Links {
-    /// Links `name` to an earlier copy of the same file. `false` if it must be copied.
+    /// Links `name` to an earlier copy of the same file; `false` if it must be copied.
     fn make(&mut self, to: BorrowedFd<'_>, name: &CStr, status: &Stat, path: Vec<u8>) -> bool {
         if status.st_nlink < 2 {
             return false;
         }
         let key = (status.st_dev, status.st_ino);
         if let Some(first) = self.first.get(&key) {
-            // Only directories that this copy made are on the way. A path that is too long for the call is copied.
+            // Only directories of this copy are on the path. A file with a path too long for the call is copied.
             return linkat(&self.top, &first[1..], to, name, AtFlags::empty()).is_ok();
         }
         self.first.insert(key, path);
@@ -108,7 +109,7 @@ fn copy_file(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &CStr, status: &Sta
 }
 
 fn set_owner_and_mode(at: BorrowedFd<'_>, name: &CStr, status: &Stat) -> std::result::Result<(), Errno> {
-    // The owner first: a new owner clears the setuid bit.
+    // The owner first: chown clears the setuid bit.
     let (uid, gid) = (Uid::from_raw(status.st_uid), Gid::from_raw(status.st_gid));
     chownat(at, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     if FileType::from_raw_mode(status.st_mode) == FileType::Symlink {
@@ -117,7 +118,7 @@ fn set_owner_and_mode(at: BorrowedFd<'_>, name: &CStr, status: &Stat) -> std::re
     chmodat(at, name, Mode::from_raw_mode(status.st_mode & 0o7777), AtFlags::empty())
 }
 
-/// Extended attributes; those that the tmpfs cannot hold are left out, as cp(1) does.
+/// Extended attributes. Those that the tmpfs refuses are left out, as cp(1) does.
 fn attributes(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<()> {
     let mut names = vec![0_u8; 64 << 10];
     let Ok(length) = flistxattr(from, &mut names[..]) else { return Ok(()) };

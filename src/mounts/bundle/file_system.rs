@@ -1,4 +1,5 @@
-//! New file systems for a config.json's mounts: the kernel's own by the new mount API, any other by mount(2), and views of the cgroups.
+//! New file systems for the mounts of a config.json: the kernel's by the new mount API, others by mount(2), and views
+//! of the cgroups.
 
 use super::options::Options;
 use super::plan::{Bundle, Mount, change};
@@ -19,7 +20,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The kernel's own file systems, which the new mount API makes the same way as mount(2) does.
+/// The kernel's file systems, for which the new mount API equals mount(2).
 const OWN: [&str; 5] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue"];
 
 /// The longest value that fsconfig(2) takes.
@@ -28,10 +29,10 @@ const LONGEST_VALUE: usize = 255;
 /// `PROC_SUPER_MAGIC` of linux/magic.h.
 const PROC_MAGIC: i64 = 0x9fa0;
 
-/// Mounts a new file system at its place. With `late` it stays writable for now.
+/// Mounts a new file system at its destination. With `late` it stays writable for now.
 pub(super) fn mount(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount, late: bool) -> Result<OwnedFd> {
     let (target, mode) = match mount.kind.as_str() {
-        // A symlink here would let the image choose what our own writes to /proc reach (CVE-2019-19921, CVE-2023-28642).
+        // A symlink here would let the image redirect our writes to /proc (CVE-2019-19921, CVE-2023-28642).
         "proc" | "sysfs" if !crate::sys::weaken::is_off("true-proc") => (ordinary_directory(root, mount)?, None),
         _ => {
             let (target, new) = resolve::directory(root, &mount.at, 0o755)?;
@@ -45,7 +46,7 @@ pub(super) fn mount(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount, late: bo
         && mount.options.data.iter().all(|each| each.len() <= LONGEST_VALUE && !each.contains('"')); // quotes are mount(2)'s
     let made = if simple { by_fsopen(mount, mode, late) } else { return by_mount(root, mount, &target) };
     let made = match made {
-        // Without a network namespace of its own the kernel gives no new sysfs: the host's own, read-only, is what is left.
+        // The kernel refuses a new sysfs without a private network namespace: use the host's, read-only.
         Err(error) if mount.kind == "sysfs" && error.errno() == Some(Errno::PERM.raw_os_error()) => {
             return host_sysfs(mount, &target);
         }
@@ -65,7 +66,7 @@ pub(super) fn mount(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount, late: bo
     Ok(made)
 }
 
-/// A true directory of the root, or runc's words.
+/// A directory of the root that is not a symlink, or runc's error.
 fn ordinary_directory(root: BorrowedFd<'_>, mount: &Mount) -> Result<OwnedFd> {
     true_directory(root, &mount.at).map_err(|error| {
         if [Errno::NOTDIR, Errno::LOOP].iter().any(|each| error.errno() == Some(each.raw_os_error())) {
@@ -86,7 +87,7 @@ fn by_fsopen(mount: &Mount, mode: Option<u32>, late: bool) -> Result<OwnedFd> {
         None => fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Mount, step)?,
     };
     if !mount.source.as_os_str().is_empty() {
-        // Only what /proc/mounts shows.
+        // Only shown in /proc/mounts.
         fsconfig_set_string(&context, "source", mount.source.as_path()).failing(Kind::Mount, step)?;
     }
     for word in &mount.options.whole {
@@ -94,7 +95,7 @@ fn by_fsopen(mount: &Mount, mode: Option<u32>, late: bool) -> Result<OwnedFd> {
             fsconfig_set_flag(&context, *word).failing(Kind::Mount, || format!("set `{word}`"))?;
         }
     }
-    // On a directory that is there already a tmpfs has the directory's mode, unless the caller says one.
+    // A tmpfs over an existing directory gets the directory's mode, unless the caller sets one.
     if let (Some(mode), true) =
         (mode, name == "tmpfs" && !mount.options.data.iter().any(|each| each.starts_with("mode=")))
     {
@@ -116,20 +117,20 @@ fn by_fsopen(mount: &Mount, mode: Option<u32>, late: bool) -> Result<OwnedFd> {
         flags &= !bits::RDONLY;
     }
     if flags & bits::RDONLY != 0 {
-        // As mount(2) does: the file system itself is read-only, too, whatever becomes of the mount's own attribute.
+        // As mount(2) does: the file system itself is read-only too, whatever the mount's attribute becomes.
         fsconfig_set_flag(&context, "ro").failing(Kind::Mount, step)?;
     }
     fsconfig_create(&context).failing(Kind::Mount, step)?;
     let made = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::from_bits_retain(flags as u32))
         .failing(Kind::Mount, step)?;
-    // The context came from a process that others can change: only a procfs is accepted of it.
+    // Another process opened this context and may be hostile: accept only a procfs.
     if mount.context.is_some() && fstatfs(&made).failing(Kind::Mount, step)?.f_type != PROC_MAGIC {
         return Err(Error::new(Kind::Mount, "it is another file system").doing(step()));
     }
     Ok(made)
 }
 
-/// Any other file system. mount(2) wants a path: our own descriptor's, in the host's procfs, which is still the one in sight.
+/// Mounts any other file system. mount(2) needs a path: our descriptor's in the host's procfs, which is still visible.
 fn by_mount(root: BorrowedFd<'_>, mount: &Mount, target: &OwnedFd) -> Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", target.as_raw_fd());
     let mut data = mount.options.data.clone();
@@ -143,12 +144,13 @@ fn by_mount(root: BorrowedFd<'_>, mount: &Mount, target: &OwnedFd) -> Result<Own
     resolve::open(root, &mount.at)
 }
 
-/// Whether it is mounted with the container's SELinux context: all but what the kernel has made, and labelled, already.
+/// Whether it gets the container's SELinux context: not if the kernel has already made and labelled it.
 fn takes_context(mount: &Mount) -> bool {
     !mount.label.is_empty() && !matches!(mount.kind.as_str(), "proc" | "sysfs" | "mqueue")
 }
 
-/// Labels the root of an mqueue file system: the kernel made it with its IPC namespace, so that no mount can say its context any more.
+/// Labels the root of an mqueue file system. The kernel made it with its IPC namespace, so a mount option comes too
+/// late.
 fn label(made: &OwnedFd, label: &str) -> Result<()> {
     let step = || "set the SELinux label of an `mqueue` file system";
     let root = openat(made, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
@@ -156,7 +158,7 @@ fn label(made: &OwnedFd, label: &str) -> Result<()> {
         .failing(Kind::Mount, step)
 }
 
-/// The host's sysfs with all below it, read-only throughout.
+/// The host's sysfs with its submounts, read-only throughout.
 fn host_sysfs(mount: &Mount, target: &OwnedFd) -> Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let tree = open_tree(CWD, "/sys", flags).failing(Kind::Mount, || "take the host's `/sys`")?;
@@ -168,12 +170,12 @@ fn host_sysfs(mount: &Mount, target: &OwnedFd) -> Result<OwnedFd> {
     Ok(tree)
 }
 
-/// Whether a mount is a view of the container's groups.
+/// Whether a mount is a view of the container's cgroups.
 pub(super) fn is_cgroup(mount: &Mount) -> bool {
     mount.options.bind.is_none() && matches!(mount.kind.as_str(), "cgroup" | "cgroup2")
 }
 
-/// The options of a mount, with what the plan adds.
+/// The options of a mount with those that the plan adds.
 pub(super) fn options(plan: &Bundle, mount: &Mount) -> Options {
     let mut options = mount.options.clone();
     if is_cgroup(mount) && plan.groups_read_only && !crate::sys::weaken::is_off("groups-read-only") {
@@ -183,7 +185,7 @@ pub(super) fn options(plan: &Bundle, mount: &Mount) -> Options {
     options
 }
 
-/// The container's own groups: v2 as one tree, v1 as a directory for each hierarchy.
+/// Mounts the container's cgroups: v2 as one tree, v1 as a directory for each hierarchy.
 pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Result<OwnedFd> {
     let (target, _) = resolve::directory(root, &mount.at, 0o755)?;
     destination::check(root, mount, target.as_fd())?;
@@ -214,7 +216,7 @@ pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Resu
     Ok(top)
 }
 
-/// The directories of a view of v1 groups: each with its name, the group that it shows, and the other controllers of that hierarchy, which are links.
+/// The directories of a v1 view: name, shown cgroup, and the other controllers of the hierarchy, which become links.
 fn shown_groups<'a>(v1: &[&'a (String, PathBuf)]) -> Vec<(String, &'a Path, Vec<&'a str>)> {
     let mut shown: Vec<(String, &Path, Vec<&str>)> = Vec::new();
     for (controller, path) in v1 {
@@ -229,7 +231,7 @@ fn shown_groups<'a>(v1: &[&'a (String, PathBuf)]) -> Vec<(String, &'a Path, Vec<
     shown
 }
 
-/// The mount points of a cgroup mount, each with the group that it shows.
+/// The mount points of a cgroup mount, each with its cgroup.
 pub(super) fn cgroup_places(plan: &Bundle, mount: &Mount) -> Vec<(PathBuf, PathBuf)> {
     let v1: Vec<_> = plan.groups.iter().filter(|(name, _)| !name.is_empty()).collect();
     let v2 = plan.groups.iter().find(|(name, _)| name.is_empty());
@@ -239,13 +241,13 @@ pub(super) fn cgroup_places(plan: &Bundle, mount: &Mount) -> Vec<(PathBuf, PathB
     shown_groups(&v1).into_iter().map(|(name, path, _)| (mount.at.join(name), path.to_path_buf())).collect()
 }
 
-/// The name of the directory that a v1 hierarchy is mounted at: the component below /sys/fs/cgroup.
+/// The directory of a v1 hierarchy: the component below /sys/fs/cgroup.
 fn hierarchy_name(path: &Path) -> Option<String> {
     let below = path.strip_prefix("/sys/fs/cgroup").ok()?;
     below.components().next().map(|name| name.as_os_str().to_string_lossy().into_owned())
 }
 
-/// A place that must be a true directory of the root.
+/// A path that must be a directory of the root, not a symlink.
 fn true_directory(root: BorrowedFd<'_>, at: &Path) -> Result<OwnedFd> {
     if at.parent().is_none() {
         return Err(Error::new(Kind::Mount, "the root itself cannot be mounted over"));

@@ -1,7 +1,7 @@
-//! The root file system that a config.json asks for: the bundle's directory, the mounts in their order, devices, masks.
+//! The root file system of a config.json: the bundle's directory, the mounts in their order, devices, masks.
 //!
-//! Order: [`build`]; then hooks may look at the root and add to it; then [`seal`], after which nothing of it that should be read-only can be
-//! written; then [`enter`](Bundle::enter). Everything is done on descriptors of the root, in which every path is the image's to choose.
+//! Order: [`build`]; then hooks may read and extend the root; then [`seal`] makes read-only mounts read-only; then
+//! [`enter`](Bundle::enter). Every step works on descriptors of the root, since the image controls its paths.
 
 mod capped;
 mod copy_up;
@@ -28,7 +28,7 @@ use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// What [`build`] made.
+/// The result of [`build`].
 #[derive(Debug)]
 pub(super) struct Built {
     /// The new root.
@@ -51,7 +51,7 @@ pub(super) fn build(plan: &Bundle) -> Result<Built> {
             late.push(mounted);
         }
     }
-    // A /dev of the caller's is the caller's: it may be the host's own.
+    // A /dev of the caller may be the host's: leave it unchanged.
     let borrowed = plan.mounts.iter().any(|mount| mount.at == Path::new("/dev") && mount.options.bind.is_some());
     if !borrowed {
         device::populate(root.as_fd(), &plan.devices, plan.owner)?;
@@ -59,13 +59,14 @@ pub(super) fn build(plan: &Bundle) -> Result<Built> {
     Ok(Built { root, scratch, late })
 }
 
-/// Makes what the mounts are mounted on, for CRIU, which makes none of it: builds the root in a mount namespace that the caller leaves afterwards.
+/// Makes the mount points for CRIU, which makes none: builds the root in a mount namespace that the caller leaves
+/// afterwards.
 pub(crate) fn make_mount_points(plan: &Bundle) -> Result<()> {
     build(plan).map(drop)
 }
 
-/// Sets the attributes of what is shown of the host again, in the mount namespace of a restored container, which this process has entered: CRIU loses
-/// them for the second external mount of a file system, so that a read-only volume could be written.
+/// Sets the attributes of the host's mounts again, in the mount namespace of a restored container, which this process
+/// has entered. CRIU loses them for the second external mount of a file system: a read-only volume would be writable.
 pub(crate) fn restore_attributes(plan: &Bundle) -> Result<()> {
     if weaken::is_off("restored-attributes") {
         return Ok(());
@@ -92,12 +93,12 @@ pub(crate) fn restore_attributes(plan: &Bundle) -> Result<()> {
     Ok(())
 }
 
-/// Whether a mount shows something of the host.
+/// Whether a mount shows files of the host.
 fn is_of_host(mount: &Mount) -> bool {
     !mount.options.remount && (mount.options.bind.is_some() || file_system::is_cgroup(mount))
 }
 
-/// Shows the root at `at`: CRIU wants a mount point whose parent is visible.
+/// Mounts the root at `at`: CRIU needs a mount point with a visible parent.
 pub(crate) fn root_for_criu(root: &Path, at: &Path) -> Result<()> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let tree = open_tree(CWD, root, flags).failing(Kind::Mount, || format!("take the root `{}`", root.display()))?;
@@ -105,12 +106,12 @@ pub(crate) fn root_for_criu(root: &Path, at: &Path) -> Result<()> {
         .failing(Kind::Mount, || format!("mount the root at `{}`", at.display()))
 }
 
-/// Makes the command's working directory and its missing parents. If that fails, the later chdir(2) reports it.
+/// Makes the command's working directory and its missing parents. The later chdir(2) reports a failure.
 pub(super) fn make_directory(root: BorrowedFd<'_>, path: &Path) {
     let _ = resolve::directory(root, path, 0o755);
 }
 
-/// What must come after the hooks: masks, read-only paths, and mounts that had to be writable until now.
+/// The steps after the hooks: masks, read-only paths, and mounts that had to be writable until now.
 pub(super) fn seal(plan: &Bundle, root: &OwnedFd, late: &[OwnedFd]) -> Result<()> {
     if !plan.own_mounts {
         return Ok(());
@@ -133,7 +134,8 @@ pub(super) fn seal(plan: &Bundle, root: &OwnedFd, late: &[OwnedFd]) -> Result<()
 }
 
 impl Bundle {
-    /// The mounts that show something of the host, in their order: where, and what. Devices are among them, which are mounted only in a user namespace.
+    /// The mounts of host files, in order: destination and source. Includes devices, which are mounted only in a user
+    /// namespace.
     pub(crate) fn host_mounts(&self) -> Vec<(PathBuf, PathBuf)> {
         let mut shown = Vec::new();
         for mount in self.mounts.iter().filter(|mount| is_of_host(mount)) {
@@ -162,7 +164,7 @@ impl Bundle {
             Entry::Pivot => pivot::enter(root)?,
             Entry::Move => pivot::move_over(root)?,
         }
-        // The kernel lets no shared or unbindable mount be pivoted to, so this comes last.
+        // pivot_root refuses shared and unbindable mounts, so this comes last.
         match self.propagation {
             Some(flags) => mount_change("/", flags).failing(Kind::Mount, || "set the propagation of the root"),
             None => Ok(()),
@@ -170,8 +172,8 @@ impl Bundle {
     }
 }
 
-/// Shows the container's terminal at /dev/console. The place is made anew or is a file that is there: a link of the image's is not followed
-/// (CVE-2025-52565, CVE-2026-88264).
+/// Mounts the container's terminal at /dev/console, on a new or an existing regular file. A link of the image is not
+/// followed (CVE-2025-52565, CVE-2026-88264).
 pub(super) fn show_console(root: BorrowedFd<'_>, terminal: BorrowedFd<'_>) -> Result<()> {
     use rustix::fs::{Mode, OFlags, openat};
     let step = || "show the terminal at `/dev/console`";
@@ -185,13 +187,14 @@ pub(super) fn show_console(root: BorrowedFd<'_>, terminal: BorrowedFd<'_>) -> Re
     attach(&tree, place.as_fd()).doing(step)
 }
 
-/// Mounts the bundle's directory, or its capped view, over itself, so that it is a mount that can become the root, and keeps what happens in it from the
-/// host. Returns also the root directory of the capped disk.
+/// Mounts the bundle's directory, or its capped view, over itself, since only a mount can become the root. Its mount
+/// events do not reach the host. Returns also the root directory of the capped disk.
 fn stand_alone(plan: &Bundle) -> Result<(OwnedFd, Option<OwnedFd>)> {
     let rec = MountPropagationFlags::REC;
     let asked = plan.propagation.unwrap_or(MountPropagationFlags::DOWNSTREAM | rec);
     let shared = asked.contains(MountPropagationFlags::SHARED);
-    // Mounts that the caller wants shared must stay in the host's peer groups; in all other cases nothing may go back to the host.
+    // Mounts that the caller wants shared must stay in the host's peer groups. Otherwise nothing may propagate to the
+    // host.
     let first = if shared || asked.contains(MountPropagationFlags::UNBINDABLE) {
         MountPropagationFlags::DOWNSTREAM | rec
     } else {
@@ -216,7 +219,7 @@ fn stand_alone(plan: &Bundle) -> Result<(OwnedFd, Option<OwnedFd>)> {
     Ok((tree, scratch))
 }
 
-/// Makes the mount that holds `path` private: the nearest directory above it that is a mount point.
+/// Makes the mount of `path` private: the nearest parent directory that is a mount point.
 fn private_parent(path: &Path) -> Result<()> {
     for above in path.ancestors() {
         match mount_change(above, MountPropagationFlags::PRIVATE) {
@@ -227,7 +230,7 @@ fn private_parent(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Mounts one entry; a mount that must become read-only only at the end is handed back.
+/// Mounts one entry. Returns a mount that becomes read-only at the end.
 fn place(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Result<Option<OwnedFd>> {
     let options = &mount.options;
     if options.remount {
@@ -251,7 +254,7 @@ fn place(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Result<Option<Ow
     Ok(late.then_some(made))
 }
 
-/// A detached copy of the tree at `source`, with its owners shown as asked.
+/// A detached copy of the tree at `source`, with mapped owners on request.
 fn take(source: &Path, reach: Reach, userns: Option<&OwnedFd>, options: &Options) -> Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     if reach == Reach::Below {
@@ -268,8 +271,8 @@ fn take(source: &Path, reach: Reach, userns: Option<&OwnedFd>, options: &Options
     Ok(tree)
 }
 
-/// Takes the trees of all bind mounts with the privileges that we have now. In a container whose mounts do not propagate to the host, these do not
-/// either: taken here, they are still of the host's peer groups.
+/// Copies the trees of all bind mounts with the current privileges. The copies are still in the host's peer groups.
+/// They are made private if the container's mounts do not propagate.
 pub(crate) fn take_sources(plan: &mut Bundle) -> Result<()> {
     let shared = plan.propagation.is_some_and(|flags| flags.contains(MountPropagationFlags::SHARED));
     for mount in &mut plan.mounts {
@@ -300,7 +303,7 @@ fn bind(root: BorrowedFd<'_>, mount: &Mount, reach: Reach) -> Result<OwnedFd> {
         resolve::target(root, &mount.at, if kind == FileType::Directory { kind } else { FileType::RegularFile })?;
     destination::check(root, mount, target.as_fd())?;
     if (kind == FileType::Directory) != (resolve::file_type(&target)? == FileType::Directory) {
-        // As mount(2) says it; move_mount(2) only says that an argument is invalid.
+        // mount(2)'s error; move_mount(2) only reports an invalid argument.
         return Err(rustix::io::Errno::NOTDIR).failing(Kind::Mount, || {
             format!(
                 "mount `{}`, which is {}",

@@ -1,11 +1,11 @@
-//! The words of a mount's options, as one table: what mount(8) knows, the recursive ones of the runtime specification, and everything else, which is
-//! for the file system. Pure.
+//! A table of the words in a mount's options: those of mount(8), and the recursive ones of the runtime specification.
+//! All others are for the file system. Pure.
 
 use crate::error::{Error, Kind, Result};
 use crate::sys::mount as bits;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 
-/// What the options of one mount ask for.
+/// The effect of the options of one mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// `MOUNT_ATTR_*` to set on this mount,
@@ -16,32 +16,30 @@ pub(crate) struct Options {
     pub set_below: u64,
     /// and to clear there.
     pub clear_below: u64,
-    /// A bind mount, and whether with the mounts below the source.
+    /// A bind mount, with or without the submounts of its source.
     pub bind: Option<Reach>,
-    /// Changes the mount that is there.
+    /// Changes an existing mount.
     pub remount: bool,
     /// Changes of propagation, in order.
     pub propagation: Vec<MountPropagationFlags>,
-    /// Owners are shown by an id map; on the one mount or all below.
+    /// Owners are mapped, on the one mount or on all below.
     pub idmap: Option<Reach>,
-    /// A tmpfs begins with a copy of what it covers.
+    /// A tmpfs starts with a copy of the directory that it covers.
     pub copy_up: bool,
-    /// Flags of the file system as a whole.
+    /// Flags of the whole file system.
     pub whole: Vec<&'static str>,
-    /// For the file system itself.
+    /// Options for the file system itself.
     pub data: Vec<String>,
 }
 
-/// How far something goes.
+/// The mounts that an option applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// One mount.
     One,
-    /// And all below it.
+    /// One mount and all below it.
     Below,
 }
 
-/// What a word does.
 #[derive(Clone, Copy)]
 enum Effect {
     Nothing,
@@ -49,10 +47,10 @@ enum Effect {
     Clear(u64),
     SetBelow(u64),
     ClearBelow(u64),
-    /// Sets one of the values of the atime field, of which the largest counts.
+    /// Sets a value of the atime field; the largest counts.
     Time(u64),
     TimeBelow(u64),
-    /// Takes one of them back: then it is the default, relatime.
+    /// Clears a value of the atime field: the default is relatime.
     NoTime(u64),
     NoTimeBelow(u64),
     Bind(Reach),
@@ -133,7 +131,7 @@ const WORDS: [(&str, Effect); 79] = {
         ("sync", Whole),
         ("tmpcopyup", CopyUp),
         ("unbindable", Propagate(P::UNBINDABLE)),
-        // Words of mount(8) that say something about /etc/fstab and nothing about the mount.
+        // Words of mount(8) for /etc/fstab, without effect on a mount.
         ("_netdev", Nothing),
         ("auto", Nothing),
         ("noauto", Nothing),
@@ -154,15 +152,15 @@ const WORDS: [(&str, Effect); 79] = {
     ]
 };
 
-/// How many of [`WORDS`] are of the specification, from the first.
+/// The number of leading [`WORDS`] that are in the specification.
 const SPECIFIED: usize = 62;
 
-/// The words that the runtime specification names, for `features`.
+/// The words of the runtime specification, for `features`.
 pub(crate) fn known() -> impl Iterator<Item = &'static str> {
     WORDS.iter().take(SPECIFIED).map(|(word, _)| *word)
 }
 
-/// What the options of the mount at `place` ask for. A later word overrides an earlier one.
+/// Parses the options of the mount at `place`. A later word overrides an earlier one.
 pub(crate) fn parse(place: &str, options: &[String]) -> Result<Options> {
     let mut found = Options::default();
     for option in options {
@@ -203,7 +201,7 @@ fn apply(found: &mut Options, word: &'static str, effect: Effect) {
         Effect::SetBelow(bit) => put(&mut found.set_below, &mut found.clear_below, bit, 0),
         Effect::ClearBelow(bit) => put(&mut found.set_below, &mut found.clear_below, 0, bit),
         Effect::Time(value) => {
-            // As with the flags of mount(2): strictatime counts before noatime, and that before relatime, in any order.
+            // As with the flags of mount(2): strictatime wins over noatime, and noatime over relatime, in any order.
             found.set = found.set & !bits::ATIME | value.max(found.set & bits::ATIME);
             found.clear |= bits::ATIME;
         }
@@ -224,7 +222,7 @@ fn apply(found: &mut Options, word: &'static str, effect: Effect) {
 }
 
 impl Options {
-    /// The same as flags of mount(2), for file systems that are mounted by it.
+    /// The flags for mount(2).
     pub(super) fn flags(&self) -> MountFlags {
         const TABLE: [(u64, MountFlags); 8] = [
             (bits::RDONLY, MountFlags::RDONLY),

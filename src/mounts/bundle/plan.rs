@@ -1,4 +1,4 @@
-//! What a bundle's root consists of, as data, and how the attributes of its mounts are set.
+//! The data of a bundle's root, and the attributes of its mounts.
 
 use super::capped::Cap;
 use super::options::Options;
@@ -11,71 +11,70 @@ use std::cell::RefCell;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-/// Everything that init needs to build the root.
+/// The input of init for the root.
 #[derive(Debug)]
 pub(crate) struct Bundle {
     /// The root directory on the host, absolute.
     pub root: PathBuf,
-    /// Whether it is read-only in the end.
+    /// Whether it becomes read-only at the end.
     pub read_only: bool,
-    /// Where changes of it go, if they are capped. Taken when the root is built.
+    /// The file system for its changes, if they are capped. Taken when the root is built.
     pub cap: RefCell<Option<Cap>>,
-    /// Whether there is a mount namespace of the container's own. Without one nothing is mounted: the host's namespace is not ours to change.
+    /// Whether the container has its own mount namespace. Without one nothing is mounted: the namespace is the host's.
     pub own_mounts: bool,
-    /// How the old root is left.
+    /// How the process leaves the old root.
     pub entry: Entry,
     /// `linux.rootfsPropagation`.
     pub propagation: Option<MountPropagationFlags>,
-    /// What is mounted, in this order.
+    /// The mounts, in this order.
     pub mounts: Vec<Mount>,
     /// Device nodes besides the default ones.
     pub devices: Vec<device::Node>,
-    /// The container's user 0 and group 0, as we see them.
+    /// The container's user 0 and group 0, in our ids.
     pub owner: Ids,
-    /// The SELinux context of what is made beside the mounts.
+    /// The SELinux context of files that are made outside the mounts.
     pub label: String,
     /// Paths that read as empty.
     pub masked: Vec<PathBuf>,
     /// Paths that cannot be written.
     pub read_only_paths: Vec<PathBuf>,
-    /// The container's own groups: the name of each v1 hierarchy's directory (empty for v2) and where the group is.
+    /// The container's cgroups: directory of each v1 hierarchy (empty for v2), and path of the cgroup.
     pub groups: Vec<(String, PathBuf)>,
-    /// Whether nothing of them may be changed from inside, whatever the mount says.
+    /// Whether the cgroup mounts are read-only inside, whatever their options.
     pub groups_read_only: bool,
 }
 
-/// How the new root becomes the root.
+/// The call that makes the new root the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// pivot_root(2): the old root is gone afterwards.
+    /// pivot_root(2), which removes the old root.
     Pivot,
-    /// The new root is moved over the old one, for hosts that run from a ramdisk.
+    /// A move over the old root, for hosts that run from a ramdisk.
     Move,
 }
 
-/// One mount.
 #[derive(Debug)]
 pub(crate) struct Mount {
-    /// Where, absolute as the container sees it.
+    /// The destination, an absolute path in the container.
     pub at: PathBuf,
     /// The file system's name.
     pub kind: String,
-    /// What is mounted.
+    /// The source.
     pub source: PathBuf,
-    /// How.
+    /// The options.
     pub options: Options,
-    /// The user namespace whose map shows the owners.
+    /// The user namespace that maps the owners.
     pub userns: Option<OwnedFd>,
-    /// The SELinux context of the files in it.
+    /// The SELinux context of its files.
     pub label: String,
-    /// The tree of a bind mount, where the parent has taken it: in a user namespace init might not reach the source.
+    /// The tree of a bind mount, if the parent has copied it: init might not reach the source in a user namespace.
     pub tree: Option<OwnedFd>,
-    /// A context of fsopen(2), for a procfs of a PID namespace that is not that of the process that mounts it.
+    /// A context of fsopen(2), for a procfs of another PID namespace.
     pub context: Option<OwnedFd>,
 }
 
 impl Mount {
-    /// Whether it is a new procfs, of the PID namespace of the process that makes it.
+    /// Whether it is a new procfs, of its maker's PID namespace.
     pub(crate) fn is_procfs(&self) -> bool {
         self.kind == "proc" && self.options.bind.is_none() && !self.options.remount
     }
@@ -91,7 +90,7 @@ pub(super) fn change(mounted: BorrowedFd<'_>, options: &Options, late: bool) -> 
     set_attributes(mounted, c"", false, &wanted).failing(Kind::Mount, || "set the attributes of the mount")
 }
 
-/// Sets and clears the attributes of one mount and of those below it.
+/// Sets and clears the attributes of one mount and of its submounts.
 pub(super) fn change_below(mounted: BorrowedFd<'_>, options: &Options) -> Result<()> {
     if options.set_below | options.clear_below == 0 {
         return Ok(());

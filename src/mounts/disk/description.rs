@@ -2,41 +2,41 @@
 
 use std::path::PathBuf;
 
-/// What the image must hold.
+/// The capacity of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
-    /// Bytes of data; what bitmaps and directories take is inside, so that the cap is never larger than asked.
+    /// Bytes of data. Bitmaps and directories count, so the cap is never larger than requested.
     pub bytes: u64,
-    /// Whether a write returns when it is on the disk: only so do v1 groups count it for the writer, and not for the kernel's flusher.
+    /// Whether a write returns after it reached the disk. v1 cgroups then count it for the writer, not for the kernel's
+    /// flusher.
     pub synchronous: bool,
-    /// Files, directories and links. Never more, and at most one in 64 less.
+    /// Files, directories and links: at most this number, and at most one in 64 less.
     pub inodes: u64,
 }
 
-/// The file that a disk is in.
+/// The file of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum DiskFile {
-    /// One without a name: it is gone with its last user, whatever happens.
+    /// Without a name: freed with its last user, also after a crash.
     #[default]
     Unnamed,
-    /// A new one that can outlive its sandbox.
+    /// A new file that can outlive its sandbox.
     New(PathBuf),
-    /// One of an earlier sandbox, of which only the workspace stays.
+    /// The file of an earlier sandbox, of which only the workspace stays.
     Kept(PathBuf),
-    /// The same, copied first.
+    /// A copy of an earlier sandbox's file.
     Copy {
-        /// The one that stays as it is.
+        /// The original, which stays unchanged.
         of: PathBuf,
-        /// The new one.
         to: PathBuf,
     },
 }
 
-/// The directories of the host that disks are made in, on one file system.
+/// The host directories for disks, on one file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Workshop {
-    /// Formatted empty disk images, shared by all. What is written here is on this file system.
+    /// Formatted empty disk images, shared by all sandboxes.
     pub templates: PathBuf,
-    /// What is in use for a moment only, and locked meanwhile.
+    /// Short-lived directories, locked during use.
     pub live: PathBuf,
 }

@@ -1,7 +1,7 @@
-//! The formatting of an empty disk image: never more inodes than were asked for.
+//! Formats an empty disk image, with at most the requested number of inodes.
 //!
-//! ext4 gives each group of 128 MiB the same number of inodes, at least 16. What that is over the limit is used up by empty files in a
-//! directory that no sandbox sees, since only directories below the root of the image are shown.
+//! ext4 gives each group of 128 MiB the same number of inodes, at least 16. Empty files use up the excess. Their
+//! directory is invisible to sandboxes, which see only directories below the image's root.
 
 use super::description::Size;
 use crate::error::{Context, Error, Kind, Result};
@@ -12,17 +12,17 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Bytes of one inode in the table, which are added to the cap so that inodes do not eat data blocks.
+/// Bytes of one inode in the table, added to the cap so that inodes do not use up data blocks.
 const INODE_BYTES: u64 = 256;
 const BLOCK_BYTES: u64 = 4096;
 const INODES_PER_BLOCK: u64 = BLOCK_BYTES / INODE_BYTES;
-/// What one block of a bitmap can count.
+/// The bytes that one bitmap block covers.
 const GROUP_BYTES: u64 = 8 * BLOCK_BYTES * BLOCK_BYTES;
-/// Less than one part in so many is not missed: rather so few inodes less than asked than an image with files in it, which costs every
-/// start.
+/// The accepted shortfall of inodes, as a divisor. A few inodes less are better than an image with files in it, which
+/// costs every start.
 const NOT_MISSED: u64 = 64;
 
-/// The directories that every image has from its making on: the first file made in a fresh ext4 costs 1 to 2 ms of reading its tables.
+/// The directories of every new image: the first file in a fresh ext4 costs 1 to 2 ms to read its tables.
 pub(super) const DIRECTORIES: [(&str, u32); 9] = [
     ("home", 0o700),
     ("tmp", 0o700),
@@ -35,21 +35,21 @@ pub(super) const DIRECTORIES: [(&str, u32); 9] = [
     ("root/work", 0o755),
 ];
 
-/// Those of them that every sandbox shows.
+/// The directories that every sandbox shows.
 pub(super) const USUAL: [&str; 2] = ["home", "tmp"];
 
-/// What the file system has and has not. No journal: the image never outlives a crash.
+/// The features of the file system. No journal: the image never outlives a crash.
 ///
-/// `verity`: ext4 writes a file in pieces of up to a megabyte (large folios, kernel 6.16), and refuses a piece for which there is no room as a
-/// whole, so that a full disk would have half a megabyte free, and nobody could tell it from one that is not full. A file system that may hold
-/// fs-verity files does without (`ext4_should_enable_large_folio`). No file here is one.
+/// `verity` turns off large folios (kernel 6.16), since `ext4_should_enable_large_folio` excludes it. With these ext4
+/// refuses a write of up to a megabyte as a whole if it does not fit. A full disk would have half a megabyte free. No
+/// file uses fs-verity.
 const FEATURES: [&str; 7] =
     ["^has_journal", "^resize_inode", "^metadata_csum", "uninit_bg", "^sparse_super", "sparse_super2", "verity"];
 
-/// Inodes that are in use from the beginning: those that ext4 reserves (`EXT4_GOOD_OLD_FIRST_INO`), and ours.
+/// Inodes in use from the start: those that ext4 reserves (`EXT4_GOOD_OLD_FIRST_INO`), and [`DIRECTORIES`].
 const OWN: u64 = 11 + DIRECTORIES.len() as u64;
 
-/// How many inodes mke2fs is asked for: whole blocks in each group, below the limit if that is near enough, else above it.
+/// The number of inodes for mke2fs: whole blocks in each group, below the limit if that is near enough, else above it.
 fn requested(size: Size) -> u64 {
     let step = image_bytes(size).div_ceil(GROUP_BYTES) * INODES_PER_BLOCK;
     let wanted = size.inodes + OWN;
@@ -57,7 +57,7 @@ fn requested(size: Size) -> u64 {
     if wanted - below <= size.inodes / NOT_MISSED { below } else { below + step }
 }
 
-/// The data, the inode table, and what ext4 keeps for itself: a fiftieth of the whole, but no more than 4096 blocks, which it gives to nobody
+/// The data, the inode table, and ext4's reserve: a fiftieth of the whole, at most 4096 blocks
 /// (`ext4_calculate_resv_clusters`).
 fn image_bytes(size: Size) -> u64 {
     let used = size.bytes + size.inodes * INODE_BYTES;
@@ -65,7 +65,7 @@ fn image_bytes(size: Size) -> u64 {
     (used + kept).div_ceil(BLOCK_BYTES) * BLOCK_BYTES
 }
 
-/// Makes an image of `size` at `path`. What it is made from is put beside it and removed again.
+/// Makes an image of `size` at `path`. Its source tree is beside it until the end.
 pub(super) fn format(path: &Path, size: Size) -> Result<()> {
     let tree = Tree::make(path.with_extension("tree"))?;
     make(path, size, &tree.0)?;
@@ -85,7 +85,7 @@ fn make(path: &Path, size: Size, tree: &Path) -> Result<()> {
     command
         .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0", "-L", "brig", "-G", "128"])
         .args(["-O", &FEATURES.join(",")])
-        .args(["-E", "lazy_itable_init=1,nodiscard,num_backup_sb=0"]) // a start copies every block of it
+        .args(["-E", "lazy_itable_init=1,nodiscard,num_backup_sb=0"]) // a start copies every backup
         .args(["-N", &requested(size).to_string()])
         .arg("-d")
         .arg(tree);
@@ -120,7 +120,7 @@ fn free_inodes(image: &Path) -> Result<u64> {
     Ok(u32::from_le_bytes(count).into())
 }
 
-/// What an image has from its making on; removed when dropped.
+/// The source tree of an image; removed when dropped.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -130,7 +130,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Adds `count` inodes: one directory and empty files in it.
+    /// Adds `count` inodes: one directory with empty files.
     fn fill(&self, count: u64) -> Result<()> {
         let inside = self.0.join(".unused");
         let step = || format!("make `{}`", inside.display());
@@ -142,7 +142,7 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // A few empty files that nobody sees, and the next template of this size makes the same ones.
+        // A failure leaves a few empty files; the next template of this size reuses their names.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

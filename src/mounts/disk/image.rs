@@ -1,4 +1,4 @@
-//! From the image of a disk to its mount: a loop device and a new ext4.
+//! Mounts the image of a disk: a loop device and a new ext4.
 
 use super::description::{DiskFile, Size};
 use super::format::USUAL;
@@ -14,7 +14,7 @@ use rustix::mount::{
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// Attaches an empty image to a loop device and mounts it.
+/// Attaches an image to a loop device and mounts it.
 pub(super) fn mount_image(template: &Template, live: &Path, size: Size, file: &DiskFile) -> Result<(OwnedFd, Image)> {
     let image = kept::image(template, live, file)?;
     let device = attach_loop(&image).map_err(|error| {
@@ -26,9 +26,9 @@ pub(super) fn mount_image(template: &Template, live: &Path, size: Size, file: &D
     let step = || "mount the disk image";
     let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Disk, step)?;
     fsconfig_set_string(&context, "source", device.path.as_str()).failing(Kind::Disk, step)?;
-    // The inode table reads as zeroes from the sparse file, so nobody needs to zero it in the background. What finds blocks of a damaged image that are in
-    // use twice is a tree of all groups, made at each mount (`block_validity`, ext4(5)): an image that begins and ends with its sandbox is not damaged. Nor
-    // does a thread of the kernel read the bitmaps of all groups beforehand: those of an empty image are not written yet.
+    // A new inode table reads as zeroes from the sparse file: the kernel need not zero it. `block_validity` (ext4(5))
+    // builds a tree of all groups at each mount to find damage, which an image that ends with its sandbox cannot have.
+    // The bitmaps of an empty image are not written yet: no prefetch.
     let is_new = *file == DiskFile::Unnamed;
     let more = [size.synchronous.then_some("sync"), is_new.then_some("noblock_validity")];
     for flag in
@@ -41,13 +41,13 @@ pub(super) fn mount_image(template: &Template, live: &Path, size: Size, file: &D
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
     let mounted = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).failing(Kind::Disk, step)?;
     for name in USUAL {
-        // Read from the image now, and not while others wait for it.
+        // Read from the image now, before another process waits for it.
         rustix::fs::statat(&mounted, name, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Disk, step)?;
     }
     Ok((mounted, image))
 }
 
-/// A configured loop device; it stays attached as long as this is open or something is mounted from it.
+/// A configured loop device; it stays attached while this is open or mounted.
 struct LoopDevice {
     path: String,
     open: OwnedFd,
@@ -56,12 +56,12 @@ struct LoopDevice {
 fn attach_loop(image: &Image) -> Result<LoopDevice> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let control = open("/dev/loop-control", flags, Mode::empty()).failing(Kind::Disk, || "open `/dev/loop-control`")?;
-    // Somebody else may take the free device between the two calls; with 64 at it, each loses a few times.
+    // Another process may take the free device between the two calls; with 64 of them, each loses a few times.
     for _ in 0..1024 {
         let number = ioctl::free_device(control.as_fd()).failing(Kind::Disk, || "find a free loop device")?;
         let path = format!("/dev/loop{number}");
         let device = match open(&path, flags, Mode::empty()) {
-            // Made by the kernel a moment ago, its node may come later.
+            // The kernel may make the node of a new device a moment later.
             Err(Errno::NOENT | Errno::NXIO) => continue,
             other => other.failing(Kind::Disk, || format!("open `{path}`"))?,
         };

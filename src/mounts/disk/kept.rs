@@ -1,6 +1,7 @@
-//! A disk of an earlier sandbox, made ready for a new one: only the workspace stays, and it belongs to the new one's user.
+//! Prepares a disk of an earlier sandbox for a new one: only the workspace stays, and the new user owns it.
 //!
-//! The tree was written by an agent: everything goes by descriptors, no link is followed, and one folder is open at a time, however deep they are nested.
+//! An agent wrote the tree: every step uses descriptors, follows no link, and opens one directory at a time at any
+//! depth.
 
 use super::description::DiskFile;
 use super::format::DIRECTORIES;
@@ -17,20 +18,20 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Ids of one sandbox are those with the same upper half (`ns::range`).
+/// The upper half of an id is the range of its sandbox (`ns::range`).
 const RANGE: u32 = !0xffff;
 
-/// What of a disk is emptied: all but `workspace/upper` and `files`.
+/// The directories that are emptied: all but `workspace/upper` and `files`.
 const EMPTIED: [&str; 5] = ["home", "tmp", "workspace/work", "root/upper", "root/work"];
-/// What some disks have, and each sandbox that needs it makes anew: what a broker's changes of the certificates.
+/// Directories of some disks that each sandbox makes again if needed: a broker's changes of the certificates.
 const REMOVED: [&str; 2] = ["certificates/upper", "certificates/work"];
 const SHIFTED: [&str; 2] = ["workspace/upper", "files"];
 
-/// How long a disk of a sandbox that has just ended may still be in use: the kernel takes mounts apart behind our back.
+/// The time limit for a disk that is still in use: the kernel unmounts asynchronously.
 const IN_USE: Duration = Duration::from_secs(10);
 
-/// The image of a disk that has a name. It is locked, and the loop device holds the same open file, and so the lock until it lets go: two mounts of
-/// one ext4 would destroy it.
+/// The image of a disk with a name, locked. The loop device holds the same open file, so the lock ends with the device:
+/// two mounts of one ext4 would destroy it.
 pub(super) fn image(template: &Template, live: &Path, file: &DiskFile) -> Result<Image> {
     let made = match file {
         DiskFile::Unnamed => return template.image(live),
@@ -52,7 +53,7 @@ fn new(path: &Path) -> Result<OwnedFd> {
     Ok(file)
 }
 
-/// An earlier disk, when nothing has it mounted any more.
+/// Opens and locks an earlier disk, after its last mount has gone.
 fn held(path: &Path, lock: FlockOperation) -> Result<OwnedFd> {
     let step = || format!("open the kept disk `{}`", path.display());
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -67,7 +68,7 @@ fn held(path: &Path, lock: FlockOperation) -> Result<OwnedFd> {
     }
 }
 
-/// Empties everything but the workspace, and gives that to `user`.
+/// Empties all but the workspace, and makes `user` its owner.
 pub(super) fn renew(root: BorrowedFd<'_>, user: Ids) -> Result<()> {
     let step = || "renew a kept disk";
     let home = statat(root, "home", AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Disk, step)?;
@@ -106,7 +107,7 @@ fn empty(directory: OwnedFd) -> Result<()> {
     files::empty_directory(directory).failing(Kind::Disk, || "empty a directory of a kept disk")
 }
 
-/// From one sandbox's range of ids to another's.
+/// A shift of ids from one sandbox's range to another's.
 struct Shift {
     from: u32,
     to: u32,
@@ -168,7 +169,7 @@ mod tests {
         empty(home()).unwrap();
         assert_eq!(std::fs::read_dir(around.path().join("home")).unwrap().count(), 0);
         assert_eq!(std::fs::read_to_string(around.path().join("outside")).unwrap(), "mine");
-        // Deeper than descriptors could be open.
+        // Deeper than the limit of descriptors.
         let mut deep = around.path().join("home");
         (0..1500).for_each(|_| deep.push("d"));
         std::fs::create_dir_all(&deep).unwrap();

@@ -1,7 +1,8 @@
-//! The process that makes a disk while the sandbox's own is prepared, and that takes the mounts apart when it has ended: neither is on anybody's time.
+//! The disk helper: makes a disk while the caller prepares the sandbox, and unmounts it after the sandbox. The caller
+//! waits for neither.
 //!
-//! One is forked by the program's first lines, where there is little memory to copy and nothing secret in it, and waits for its order. When it has handed
-//! the disk over it stays for a moment: a sandbox that ends meanwhile leaves its mounts to it, a longer one forks another for that.
+//! The program's first lines fork one, with little memory to copy and no secret in it. It stays for a moment after it
+//! has sent the disk. A sandbox that ends by then leaves its mounts to it; a longer one forks another helper.
 
 use super::description::{DiskFile, Size};
 use super::image::mount_image;
@@ -19,29 +20,29 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// How long it leaves the processor to the sandbox that has its disk now, before it removes the directories that the image's overlay had: one that has ended
-/// by then need not share it.
+/// The pause before it removes the directories of the image's overlay: the sandbox that has its disk starts meanwhile.
+/// A short sandbox then does not share the processor.
 const WAITS: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-/// How long it stays after that without a word.
+/// The time that it stays after that without a request.
 const STAYS: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
-/// The words on the channel: a disk, from it; an order, a descriptor to hold, and that it may end, to it.
+/// Tags on the channel: a disk, from the helper; an order, a descriptor to hold, and the end, to the helper.
 const DISK: u8 = b'D';
 const ORDER: u8 = b'O';
 const HOLD: u8 = b'H';
 const END: u8 = b'E';
 
-/// What is to be made.
+/// The disk to make.
 pub(super) struct Order {
     pub template: Template,
-    /// Where what is in use for a moment is made.
+    /// The directory for short-lived files.
     pub live: PathBuf,
     pub size: Size,
 }
 
-/// What the process is for.
+/// The task of the helper.
 enum Job<'order> {
-    /// To do something else first, and to wait for an order.
+    /// First other work, if any, then a wait for an order.
     Idle(Option<First>),
     Order(&'order Order, &'order DiskFile),
 }
@@ -55,36 +56,36 @@ impl Job<'_> {
     }
 }
 
-/// What the process does before anything else: what everybody waits for sooner than for the disk.
+/// The helper's first work, which the caller needs sooner than the disk.
 pub(crate) struct First {
-    /// All that it does it with.
+    /// Its only descriptor.
     pub with: OwnedFd,
-    /// `None` says that the process is to end.
+    /// `None` ends the helper.
     pub work: fn(OwnedFd) -> Option<()>,
 }
 
-/// The process. Dropped, it is told to end and waited for.
+/// The helper. Drop ends it and waits.
 #[derive(Debug)]
 pub(crate) struct Maker {
-    /// `None` when nobody waits for its end any more.
+    /// `None` if no wait for its end is needed.
     pidfd: Option<OwnedFd>,
     channel: Channel,
 }
 
-/// The one that waits for its order; the first disk that is wanted takes it.
+/// The helper that waits for its order; the first disk takes it.
 static IDLE: Mutex<Option<Maker>> = Mutex::new(None);
 
-/// Those whose end nobody waits for. They are buried when the next is needed.
+/// Helpers that end without a wait. The next start reaps them.
 static ENDING: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 
-/// Forks the one that waits, when it has done what is `first`. What goes wrong is found out, and said, when a disk is wanted. The caller has one thread.
+/// Forks a waiting helper, which runs `first`. A later order reports a failure. The caller has one thread.
 pub(crate) fn begin(first: Option<First>) {
     if let (Ok(maker), Ok(mut idle)) = (Maker::fork(Job::Idle(first)), IDLE.lock()) {
         *idle = Some(maker);
     }
 }
 
-/// Ends the one that waits: a process in the background is not its parent.
+/// Drops the waiting helper: a background process is not its parent.
 pub(crate) fn forget() {
     if let Ok(mut idle) = IDLE.lock() {
         *idle = None;
@@ -92,10 +93,10 @@ pub(crate) fn forget() {
 }
 
 impl Maker {
-    /// Has a disk made. It comes over the channel (`Pending`).
+    /// Orders a disk. It arrives on the channel (`Pending`).
     pub(super) fn order(order: Order, file: &DiskFile) -> Result<(Channel, Maker)> {
         let idle = || IDLE.lock().ok().and_then(|mut idle| idle.take());
-        // What it needs for any other file would be long to say.
+        // An order for any other file would be long.
         let idle = if *file == DiskFile::Unnamed { idle() } else { None };
         let maker = match idle {
             Some(maker) if maker.channel.send(&order.to_bytes(), None).is_ok() => maker,
@@ -106,12 +107,12 @@ impl Maker {
     }
 
     fn fork(job: Job<'_>) -> Result<Maker> {
-        bury();
+        reap_ended();
         let (ours, theirs) = Channel::pair().failing(Kind::Disk, step)?;
         match clone_process(0, None).failing(Kind::Disk, step)? {
             Side::Parent(_, pidfd) => Ok(Maker { pidfd: Some(pidfd), channel: ours }),
             Side::Child => {
-                // First all that somebody else waits for, such as our standard output.
+                // First close all descriptors that another process waits for, such as our standard output.
                 let kept = [Some(theirs.as_fd()), job.first().map(AsFd::as_fd)];
                 let kept: Vec<_> = kept.into_iter().flatten().collect();
                 let closed = close_from(0, &kept);
@@ -120,21 +121,21 @@ impl Maker {
         }
     }
 
-    /// Whether it is over, so that nobody need wait for it.
+    /// Whether it has ended, so that no wait is needed.
     pub(crate) fn has_ended(&self) -> bool {
         self.pidfd.as_ref().is_none_or(|pidfd| is_over(pidfd.as_fd()))
     }
 
-    /// Has it hold `last`, which keeps a sandbox's mounts, beside us: when it is told to end, and we have let go of ours, the mounts are taken apart on its
-    /// time. `false` if it has ended already.
+    /// Gives it `last`, which keeps a sandbox's mounts. After its end and the close of our copy, the helper unmounts.
+    /// `false` if it has ended already.
     pub(crate) fn hold(&self, last: BorrowedFd<'_>) -> bool {
-        // What waits in its channel when it ends, the kernel closes then.
+        // The kernel closes descriptors in the channel of an ended helper.
         self.channel.send(&[HOLD], Some(last)).is_ok()
     }
 
-    /// Tells it to end, without waiting for that.
+    /// Ends it without a wait.
     fn leave(mut self) {
-        // One that has ended meanwhile need not be told.
+        // It may have ended already.
         let _ = self.channel.send(&[END], None);
         if let (Some(pidfd), Ok(mut ending)) = (self.pidfd.take(), ENDING.lock()) {
             ending.push(pidfd);
@@ -145,17 +146,18 @@ impl Maker {
 impl Drop for Maker {
     fn drop(&mut self) {
         let Some(pidfd) = &self.pidfd else { return };
-        // One that has ended need not be told. There is nothing to hear from it.
+        // It may have ended already. It sends no answer.
         let _ = self.channel.send(&[END], None);
         let _ = wait(pidfd.as_fd());
     }
 }
 
-/// Closes `held`, the last that keeps a sandbox's mounts, in a process that nobody waits for: unmounting, detaching the loop device and freeing the
-/// image (1 to 40 ms) are then on that one's time. `maker` is the process that made the disk and holds the same ([`Maker::hold`]).
-pub(crate) fn let_go(maker: Option<Maker>, held: Vec<OwnedFd>) -> Result<()> {
+/// Closes `held`, the last descriptors that keep a sandbox's mounts, in a process without a waiter. Unmounting,
+/// detaching the loop device and freeing the image take 1 to 40 ms. `maker` made the disk and holds the same
+/// descriptors ([`Maker::hold`]).
+pub(crate) fn release_mounts(maker: Option<Maker>, held: Vec<OwnedFd>) -> Result<()> {
     if let Some(maker) = maker.filter(|maker| !maker.has_ended()) {
-        drop(held); // first: whoever lets go last takes the mounts apart
+        drop(held); // first: the last process to close them unmounts
         maker.leave();
         return Ok(());
     }
@@ -178,16 +180,15 @@ pub(crate) fn let_go(maker: Option<Maker>, held: Vec<OwnedFd>) -> Result<()> {
     }
 }
 
-/// Buries those that have ended.
-fn bury() {
+fn reap_ended() {
     if let Ok(mut ending) = ENDING.lock() {
         ending.retain(|pidfd| !is_over(pidfd.as_fd()));
     }
 }
 
-/// The process's whole life. `None` if nobody wanted what it made, or could be told why there is nothing.
+/// Runs the helper to its end. `None` if the disk was not needed or the error was not delivered.
 fn serve(parent: &Channel, job: Job<'_>) -> Option<()> {
-    // Ctrl-C at the terminal is for the supervisor, which ends us in its turn.
+    // Ctrl-C at the terminal is for the supervisor, which then ends the helper.
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).ok()?;
     let was_idle = matches!(job, Job::Idle(_));
     let heard;
@@ -224,8 +225,8 @@ fn serve(parent: &Channel, job: Job<'_>) -> Option<()> {
     }
 }
 
-/// Waits for the order. Until then it dies with its parent; from then on it does not, because nobody could tidy up after it as soon: it sees by the channel
-/// that nobody wants the disk, and ends.
+/// Waits for the order. Until then the helper dies with its parent. Later it cleans up itself: the channel shows that
+/// the disk is not needed, and it ends.
 fn idle(parent: &Channel, first: Option<First>) -> Option<Order> {
     set_parent_process_death_signal(Some(Signal::KILL)).ok()?;
     if let Some(First { with, work }) = first {
@@ -242,12 +243,12 @@ impl Order {
         bytes.extend(self.size.bytes.to_le_bytes());
         bytes.extend(self.size.inodes.to_le_bytes());
         bytes.extend(self.template.path().as_os_str().as_bytes());
-        bytes.push(0); // no path has one
+        bytes.push(0); // a path contains no NUL
         bytes.extend(self.live.as_os_str().as_bytes());
         bytes
     }
 
-    /// `None` for anything else, as the word to end.
+    /// `None` for anything else, such as the end.
     fn from_bytes(bytes: &[u8]) -> Option<Order> {
         let (&[ORDER, synchronous], rest) = bytes.split_first_chunk::<2>()? else { return None };
         let (size, rest) = rest.split_first_chunk::<8>()?;
@@ -307,11 +308,11 @@ mod tests {
         assert!(!is_over(waiting.as_fd()));
         let (reading, writing) = rustix::pipe::pipe().unwrap();
         assert!(maker.hold(mounted.as_fd()) && maker.hold(writing.as_fd()));
-        let_go(Some(maker), vec![mounted, writing]).unwrap();
-        // The last that held the pipe has let it go.
+        release_mounts(Some(maker), vec![mounted, writing]).unwrap();
+        // The last process with the pipe has closed it.
         assert_eq!(rustix::io::read(&reading, &mut [0_u8; 1]), Ok(0));
         while !ENDING.lock().unwrap().is_empty() {
-            bury();
+            reap_ended();
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         assert_eq!(std::fs::read_dir(live.path()).unwrap().count(), 0);

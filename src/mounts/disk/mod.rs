@@ -1,7 +1,9 @@
-//! The disk cap: one small file system under everything that a sandbox can write. A full disk is ENOSPC for the agent and no problem of the host.
+//! The disk cap: one small file system for every write of a sandbox. A full disk is ENOSPC for the agent and does not
+//! affect the host.
 //!
-//! As root it is an ext4 image on a loop device ([`template`] has the source of images). It has no journal, because the image does not outlive a crash.
-//! Without privilege it is a tmpfs, which init makes itself ([`Backing::Memory`](crate::spec::root::Backing)).
+//! As root it is an ext4 image on a loop device ([`template`] makes images). It has no journal, because the image does
+//! not outlive a crash. Without privilege it is a tmpfs, which init makes itself
+//! ([`Backing::Memory`](crate::spec::root::Backing)).
 
 mod description;
 mod format;

@@ -1,4 +1,4 @@
-//! A disk in the making: a helper process makes it while the caller goes on.
+//! A disk that a helper process makes in parallel.
 
 use super::description::{DiskFile, Size, Workshop};
 use super::kept;
@@ -10,25 +10,25 @@ use crate::spec::root::Ids;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 
-/// A disk that a helper process is making, so that the loop device and the mount (1 to 2 ms) cost no time of their own.
+/// A disk that a helper process is making. The caller does not wait for the loop device and the mount (1 to 2 ms).
 #[derive(Debug)]
 pub(crate) struct Pending {
     channel: Channel,
-    /// Whether it is one of an earlier sandbox.
+    /// Whether it is an earlier sandbox's disk.
     is_kept: bool,
 }
 
-/// A disk that was begun before the request was read to its end, and what it was begun for.
+/// A disk that was started before the whole request was read, and its description.
 struct Ahead {
     workshop: Workshop,
     size: Size,
     disk: (Pending, Maker),
 }
 
-/// At most one is begun; the first sandbox that wants just this one takes it.
+/// At most one; the first sandbox with this description takes it.
 static AHEAD: Mutex<Option<Ahead>> = Mutex::new(None);
 
-/// Begins a disk that will most probably be wanted. What goes wrong is found out, and said, by [`begin`].
+/// Starts a disk that the request will probably need. [`begin`] reports a failure.
 pub(crate) fn begin_ahead(workshop: &Workshop, size: Size) {
     let Ok(mut ahead) = AHEAD.lock() else { return };
     if ahead.is_none()
@@ -38,14 +38,14 @@ pub(crate) fn begin_ahead(workshop: &Workshop, size: Size) {
     }
 }
 
-/// Forgets what was begun: a process in the background is not the parent of whoever makes it.
+/// Drops the started disk: a background process is not the parent of its helper.
 pub(crate) fn forget_ahead() {
     if let Ok(mut ahead) = AHEAD.lock() {
         *ahead = None;
     }
 }
 
-/// Begins to make a disk of `size`: an empty one, unless an earlier one is named. The template is made here if there is none yet.
+/// Starts a disk of `size`: an empty one, unless `file` is an earlier one. Makes the template if it is missing.
 pub(crate) fn begin(workshop: &Workshop, size: Size, file: &DiskFile) -> Result<(Pending, Maker)> {
     if *file != DiskFile::Unnamed {
         return make(workshop, size, file);
@@ -66,8 +66,9 @@ fn make(workshop: &Workshop, size: Size, file: &DiskFile) -> Result<(Pending, Ma
 }
 
 impl Pending {
-    /// Waits for the disk: a detached mount that nobody else can see, whose directories are nobody's yet; what was the user's on one that was kept is `user`'s
-    /// again. When the mount is gone, the kernel frees the loop device and the image, which has no name, by itself.
+    /// Waits for the disk: a detached mount, invisible to other processes. Its directories have no owner yet; the
+    /// user's files on a kept disk belong to `user` again. After the unmount the kernel frees the loop device and the
+    /// image, which has no name.
     pub(crate) fn wait(self, user: Ids) -> Result<OwnedFd> {
         let packet = self.channel.receive().failing(Kind::Disk, || "wait for the disk")?;
         match packet {

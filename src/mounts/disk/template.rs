@@ -1,8 +1,8 @@
-//! Where the images of disks come from. Formatting one takes 5 to 10 ms, so an empty image of each size is kept as a template, and a start
-//! copies its few allocated blocks into a file that nobody writes out (`volatile`).
+//! The source of disk images. Formatting one takes 5 to 10 ms, so an empty image of each size is kept as a template. A
+//! start copies its few allocated blocks into a file that is never flushed (`volatile`).
 
 use super::description::Size;
-use super::volatile::{self, Directories, Workplace};
+use super::volatile::{self, Directories, WorkDirectory};
 use crate::error::{Context, Kind, Result};
 use crate::files;
 use rustix::fs::{Advice, Mode, OFlags, SeekFrom, fadvise, fsync, ftruncate, open, seek};
@@ -15,16 +15,16 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug)]
 pub(crate) struct Template(PathBuf);
 
-/// An image that is one sandbox's own. Where it has directories, they are there until it is dropped, and not needed once it is mounted.
+/// The image of one sandbox. It keeps its directories until it is dropped; a mounted image does not need them.
 pub(super) struct Image {
     file: OwnedFd,
-    /// The template whose contents are yet to come.
+    /// The template whose contents are not copied yet.
     blank: Option<PathBuf>,
     _directories: Option<Directories>,
 }
 
 impl Image {
-    /// One that stays when its user is gone.
+    /// An image in a file that outlives its user.
     pub(super) fn lasting(file: OwnedFd) -> Image {
         Image { file, blank: None, _directories: None }
     }
@@ -33,9 +33,9 @@ impl Image {
         self.file.as_fd()
     }
 
-    /// Has `device`, on which this image is, hold in memory what a mount reads first: each read that it had to make would wait for a worker of the loop device,
-    /// and that one for a processor. What the template has is written to the device for that, and not to the file: a mount finds the pages that were written.
-    /// (Both have blocks of the same size, else the mount would drop them.)
+    /// Puts the data that a mount reads first into the memory of `device`, on which this image is. Otherwise each read
+    /// would wait for a worker of the loop device. The template's blocks are written to the device, not to the file, so
+    /// that the mount finds the pages. (Both have one block size, else the mount would drop them.)
     pub(super) fn fill(&self, device: BorrowedFd<'_>) -> Result<()> {
         match &self.blank {
             Some(template) => copy_data(template, device, false),
@@ -48,7 +48,7 @@ impl Image {
 }
 
 impl Template {
-    /// One that [`Template::of`] has found or made.
+    /// The template that [`Template::of`] has found or made.
     pub(super) fn at(path: PathBuf) -> Template {
         Template(path)
     }
@@ -57,8 +57,8 @@ impl Template {
         &self.0
     }
 
-    /// The template of this size in `directory`, made (in `live`) if it is not there. Two that make it at once both make a whole one, and the later
-    /// rename wins.
+    /// The template of this size in `directory`, made (in `live`) if it is missing. Two processes may both make a whole
+    /// one; the later rename wins.
     pub(super) fn of(directory: &Path, live: &Path, size: Size) -> Result<Template> {
         let path = directory.join(format!("ext4-v6-{}-{}.img", size.bytes, size.inodes));
         if path.exists() {
@@ -67,17 +67,17 @@ impl Template {
         let step = || format!("keep the template `{}`", path.display());
         files::create_directories(directory, 0o700)?;
         files::create_directories(live, 0o700)?;
-        let unfinished = Workplace::make(live).failing(Kind::Disk, step)?;
+        let unfinished = WorkDirectory::make(live).failing(Kind::Disk, step)?;
         let image = unfinished.path().join("image");
         super::format::format(&image, size)?;
         let file = open(&image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Disk, step)?;
-        fsync(&file).failing(Kind::Disk, step)?; // a template that a power cut made of zeroes would fail every start
+        fsync(&file).failing(Kind::Disk, step)?; // after a power cut a template of zeroes would fail every start
         std::fs::rename(&image, &path).failing(Kind::Disk, step)?;
         Ok(Template(path))
     }
 
-    /// A copy that is gone with its last user, whose contents come when it is a device ([`Image::fill`]). Where no overlay can be had, the host's disk is
-    /// waited for.
+    /// A copy that is freed with its last user; [`Image::fill`] copies the contents later. Without an overlay the start
+    /// waits for the host's disk.
     pub(super) fn image(&self, live: &Path) -> Result<Image> {
         let images = self.0.parent().unwrap_or(Path::new("."));
         let (file, directories) = match volatile::file(live, images) {
@@ -88,7 +88,7 @@ impl Template {
         Ok(Image { file, blank: Some(self.0.clone()), _directories: directories })
     }
 
-    /// A copy into a file that there is.
+    /// A copy into an existing file.
     pub(super) fn copy_to(&self, file: OwnedFd) -> Result<OwnedFd> {
         copy_allocated(&self.0, file)
     }
@@ -101,15 +101,14 @@ pub(super) fn copy_allocated(image: &Path, to: OwnedFd) -> Result<OwnedFd> {
     Ok(to)
 }
 
-/// Makes a new file as long as an image.
 fn make_as_long(image: &Path, file: &OwnedFd) -> Result<()> {
     let step = || format!("copy the disk image `{}`", image.display());
     let length = rustix::fs::stat(image).failing(Kind::Disk, step)?.st_size as u64;
     ftruncate(file, length).failing(Kind::Disk, step)
 }
 
-/// Copies only what is allocated, a hundred kilobytes of an empty image of gigabytes, to where there are zeroes. `by_kernel` says whether the kernel is asked to
-/// do it, which it does for files alone.
+/// Copies only allocated blocks, a hundred kilobytes of an empty image of gigabytes, to where there are zeroes.
+/// `by_kernel` uses copy_file_range(2), which works for files only.
 fn copy_data(image: &Path, to: BorrowedFd<'_>, mut by_kernel: bool) -> Result<()> {
     let step = || format!("copy the disk image `{}`", image.display());
     let from = open(image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Disk, step)?;
@@ -135,7 +134,7 @@ fn copy_data(image: &Path, to: BorrowedFd<'_>, mut by_kernel: bool) -> Result<()
     Ok(())
 }
 
-/// From one file system to another, where the kernel does not (copy_file_range(2), EXDEV).
+/// Copies between file systems, where the kernel refuses (copy_file_range(2), EXDEV).
 fn copy_by_hand(from: &OwnedFd, to: BorrowedFd<'_>, position: &mut u64, wanted: usize) -> Result<usize, Errno> {
     let mut buffer = [0; 16 << 10];
     let most = wanted.min(buffer.len());
@@ -148,8 +147,8 @@ fn copy_by_hand(from: &OwnedFd, to: BorrowedFd<'_>, position: &mut u64, wanted: 
     Ok(read)
 }
 
-/// Asks for what a mount reads first of `device`, on which `image` is: superblock, tables and directories are the first data of the file. A hint only, so what
-/// fails is of no weight.
+/// Prefetches what a mount reads first of `device`, on which `image` is: superblock, tables and directories are the
+/// first data of the file. Only a hint, so failures are ignored.
 fn read_ahead(image: BorrowedFd<'_>, device: BorrowedFd<'_>) {
     const RUNS: usize = 4; // superblock and descriptors, bitmap, inode table, directories
     const MOST: u64 = 128 << 10;
@@ -162,7 +161,7 @@ fn read_ahead(image: BorrowedFd<'_>, device: BorrowedFd<'_>) {
     }
 }
 
-/// A file that is gone when its last user is: no crash can leave it behind. open(2), O_TMPFILE; by hand where the file system has none.
+/// A file that is freed with its last user, also after a crash. open(2), O_TMPFILE; else an unlinked file.
 fn unnamed_file(directory: &Path) -> Result<OwnedFd> {
     let step = || format!("make a disk image in `{}`", directory.display());
     let mode = Mode::from_raw_mode(0o600);
@@ -192,7 +191,7 @@ mod tests {
     use rustix::fs::fstat;
 
     #[test]
-    fn two_images_of_a_template_are_whole_and_nobody_elses() {
+    fn two_images_of_a_template_are_whole_and_separate() {
         let (directory, live) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let size = Size { bytes: 16 << 20, inodes: 256, synchronous: false };
         let template = Template::of(directory.path(), live.path(), size).unwrap();

@@ -1,9 +1,9 @@
-//! A file whose writes nobody ever waits for: for a disk that ends with its sandbox.
+//! A file whose writes never wait for the host's disk, for a disk that ends with its sandbox.
 //!
-//! Attaching a file to a loop device first writes the file out and flushes the host's disk (`vfs_fsync` in `loop_configure`, drivers/block/loop.c), and
-//! letting go of it does so again: 1 and 20 ms where nobody else writes, and as long as the disk's queue is where others build. A file of an overlay
-//! mounted `volatile` is never flushed (Documentation/filesystems/overlayfs.rst; kernel 5.10). The overlay is mounted nowhere, and the directories that
-//! it takes are removed while it is in use: it needs them by name only until the file is open.
+//! Attaching and detaching a loop device write its file out and flush the host's disk (`vfs_fsync` in `loop_configure`,
+//! drivers/block/loop.c). This takes 1 and 20 ms on an idle disk, and as long as the queue on a busy one. A file of an
+//! overlay mounted `volatile` is never flushed (Documentation/filesystems/overlayfs.rst; kernel 5.10). The overlay is
+//! detached. Its directories are removed during use: it needs their names only until the file is open.
 
 use crate::error::{Context, Kind, Result};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, mkdirat, open, openat, unlinkat};
@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What overlayfs makes in its work directory, from the innermost on.
+/// The files of overlayfs in its work directory, innermost first.
 const MADE: [(&str, AtFlags); 4] = [
     ("work/incompat/volatile/dirty", AtFlags::empty()),
     ("work/incompat/volatile", AtFlags::REMOVEDIR),
@@ -26,42 +26,43 @@ const MADE: [(&str, AtFlags); 4] = [
 /// The directories of one such file, removed when dropped.
 #[derive(Debug)]
 pub(super) struct Directories {
-    /// Its closing waits for all processors (`synchronize_rcu_expedited`), up to 2 ms, so not before the disk is handed over. It goes before the directories.
+    /// Its close waits for all processors (`synchronize_rcu_expedited`), up to 2 ms, so it comes after the disk was
+    /// sent. It precedes the directories.
     _overlay: OwnedFd,
     _upper: Directory,
     _work: Directory,
 }
 
-/// One directory: locked as long as it is needed, removed when dropped. Whoever finds one that is not locked may remove it.
+/// One directory: locked while in use, removed when dropped. Any process may remove an unlocked one.
 #[derive(Debug)]
 struct Directory {
     path: PathBuf,
     open: OwnedFd,
 }
 
-/// How a loop device names a file of the disks in `directory` (`loop/backing_file` in sysfs), up to what follows.
+/// The prefix of `loop/backing_file` in sysfs for the disks in `directory`.
 pub(crate) fn backing_name(directory: &Path) -> String {
-    // A file of a mount that has no place is shown without the way to it, so its own name says it.
+    // The kernel shows no directory for a file of a detached mount, so the file's name contains it.
     let mangled = directory.to_string_lossy().replace('/', ":");
     let most = mangled.len().min(LONGEST_NAME);
     let cut = (0..=most).rev().find(|&end| mangled.is_char_boundary(end)).unwrap_or(0);
     format!("/{}", &mangled[..cut])
 }
 
-/// How often a directory is made that others remove before it is locked.
+/// Tries to make a directory that other processes remove before it is locked.
 const TRIES: u32 = 20;
 
-/// NAME_MAX, and room for what tells one from the other.
+/// NAME_MAX, less room for a unique suffix.
 const LONGEST_NAME: usize = 200;
 
-/// A new, empty, unnamed file on the file system of `live`, for the disks in `images`, which is there. An error means that this kernel or this file system
-/// does not do it.
+/// A new, empty, unnamed file on the file system of `live`, for the disks in `images`, which exists. An error means
+/// that this kernel or this file system cannot do it.
 pub(super) fn file(live: &Path, images: &Path) -> Result<(OwnedFd, Directories), Errno> {
-    // Beside each other, and not in one of their own: each that ext4 makes and removes takes 50 us.
+    // Siblings, without a common directory: ext4 takes 50 us to make and remove one.
     let (upper, work) = (Directory::make(live, "")?, Directory::make(live, ".work")?);
-    // There must be a lower directory. Nothing of it is looked at, so it is one that is there.
+    // overlayfs needs a lower directory. It is not read, so any existing one serves.
     let lower = rustix::fs::open(images, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    // By descriptors: no letter of a path has a meaning for overlayfs then.
+    // By descriptors: overlayfs then interprets no character of a path.
     let at = |open: &OwnedFd| format!("/proc/self/fd/{}", open.as_raw_fd());
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, open) in [("lowerdir", &lower), ("upperdir", &upper.open), ("workdir", &work.open)] {
@@ -78,7 +79,6 @@ pub(super) fn file(live: &Path, images: &Path) -> Result<(OwnedFd, Directories),
 }
 
 impl Directory {
-    /// Makes one of this process's in `live`.
     fn make(live: &Path, ending: &str) -> Result<Directory, Errno> {
         let path = live.join(format!(".disk-{}{ending}", std::process::id()));
         let open = make_locked(&path)?;
@@ -86,7 +86,7 @@ impl Directory {
     }
 }
 
-/// Makes a directory and locks it. Whoever reaps may be faster: then it is theirs to remove, or gone.
+/// Makes a directory and locks it. A faster reaper may have locked or removed it.
 fn make_locked(path: &Path) -> Result<OwnedFd, Errno> {
     mkdirat(CWD, path, Mode::RWXU)?;
     let open = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -101,7 +101,7 @@ impl Drop for Directory {
             return;
         }
         for (name, flags) in MADE {
-            // Another kernel may make others: then the last step takes what is there.
+            // Another kernel may make other files: the last step removes them.
             let _ = unlinkat(&self.open, name, flags);
         }
         if remove().is_err() {
@@ -110,25 +110,25 @@ impl Drop for Directory {
     }
 }
 
-/// A directory for something that is not whole yet: locked and removed like a [`Directory`].
+/// A directory for unfinished work: locked and removed like a [`Directory`].
 #[derive(Debug)]
-pub(crate) struct Workplace {
+pub(crate) struct WorkDirectory {
     path: PathBuf,
     _open: OwnedFd,
 }
 
-impl Workplace {
+impl WorkDirectory {
     /// Makes it in `live`.
-    pub(crate) fn make(live: &Path) -> Result<Workplace, Errno> {
+    pub(crate) fn make(live: &Path) -> Result<WorkDirectory, Errno> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed); // others of this process may make one, too
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed); // other threads of this process may make one too
         let path = live.join(format!(".template-{}-{number}", std::process::id()));
         for _ in 0..TRIES {
             match make_locked(&path) {
-                Ok(open) if path.exists() => return Ok(Workplace { path, _open: open }),
-                // Whoever reaps took it before it was locked.
+                Ok(open) if path.exists() => return Ok(WorkDirectory { path, _open: open }),
+                // A reaper took it before it was locked.
                 Ok(_) | Err(Errno::NOENT | Errno::WOULDBLOCK) => {}
-                // A dead process of our number left it.
+                // A dead process with our pid left it.
                 Err(Errno::EXIST) => drop(reap(&path)),
                 Err(errno) => return Err(errno),
             }
@@ -141,14 +141,14 @@ impl Workplace {
     }
 }
 
-impl Drop for Workplace {
+impl Drop for WorkDirectory {
     fn drop(&mut self) {
-        // What stays is nobody's, and removed with the next that is.
+        // A leftover has no lock, and the next reaper removes it.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
-/// Removes the directory at `path` if whoever made it is dead: killed before it had removed it.
+/// Removes the directory at `path` if its maker was killed before it could.
 pub(crate) fn reap(path: &Path) -> Result<()> {
     if let Some(open) = abandoned(path)? {
         drop(Directory { path: path.to_owned(), open });
@@ -156,7 +156,7 @@ pub(crate) fn reap(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the directory at `path` is there and nobody's.
+/// Whether the directory at `path` exists without a live owner.
 pub(crate) fn is_abandoned(path: &Path) -> Result<bool> {
     abandoned(path).map(|open| open.is_some())
 }
@@ -212,7 +212,7 @@ mod tests {
         let (_written, directories) = file(live.path(), images.path()).unwrap();
         let both = [&directories._upper, &directories._work];
         for left in both {
-            // As a kill would: the lock goes, the directory stays.
+            // As after a kill: the lock goes, the directory stays.
             flock(&left.open, FlockOperation::Unlock).unwrap();
             assert!(is_abandoned(&left.path).unwrap());
             reap(&left.path).unwrap();
@@ -224,15 +224,15 @@ mod tests {
     #[test]
     fn an_unfinished_template_of_a_killed_maker_is_removed_and_one_of_a_living_one_is_not() {
         let live = tempfile::tempdir().unwrap();
-        let place = Workplace::make(live.path()).unwrap();
+        let place = WorkDirectory::make(live.path()).unwrap();
         std::fs::create_dir_all(place.path().join("image.tree/home")).unwrap();
         reap(place.path()).unwrap();
         assert!(place.path().join("image.tree/home").exists());
-        flock(&place._open, FlockOperation::Unlock).unwrap(); // as a kill would
+        flock(&place._open, FlockOperation::Unlock).unwrap(); // as after a kill
         assert!(is_abandoned(place.path()).unwrap());
         reap(place.path()).unwrap();
         assert!(!place.path().exists());
-        drop((place, Workplace::make(live.path()).unwrap()));
+        drop((place, WorkDirectory::make(live.path()).unwrap()));
         assert_eq!(std::fs::read_dir(live.path()).unwrap().count(), 0);
     }
 

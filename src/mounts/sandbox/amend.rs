@@ -1,4 +1,4 @@
-//! Changes of files that a root may have: in the place where they are, since a bundle of certificates often is a link to another.
+//! Changes files of a root in place: a certificate bundle often is a link to another file.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::mounts::cover::existing;
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Changes the file at `at` as `change` says. Its owner and its mode stay; `mode` and `owner` are those of a file that is made.
+/// Applies `change` to the file at `at`. Owner and mode stay; `mode` and `owner` are for a new file.
 pub(super) fn amend(
     root: BorrowedFd<'_>,
     at: &Path,
@@ -27,14 +27,14 @@ pub(super) fn amend(
     let Some(found) = existing(root, at)? else { return missing.map_or(Ok(()), make) };
     let status = rustix::fs::fstat(found.as_fd()).failing(Kind::Mount, step)?;
     if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
-        let error = Error::new(Kind::Mount, format!("`{}` of the root is no file", at.display()));
+        let error = Error::new(Kind::Mount, format!("`{}` of the root is not a file", at.display()));
         return Err(error.hint("the root file system must have a file of certificates there, or nothing"));
     }
     if status.st_size == 0 {
         return missing.map_or(Ok(()), make);
     }
     let how = if matches!(change, Change::Replace(_)) { OFlags::TRUNC } else { OFlags::APPEND };
-    // Nobody is inside yet who could put another file there.
+    // No process inside runs yet that could replace the file.
     let opened = resolve::open_as(root, at, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | how)?;
     let mut opened = std::fs::File::from(opened);
     if matches!(change, Change::Append(_)) {

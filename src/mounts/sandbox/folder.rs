@@ -1,6 +1,7 @@
-//! The folder of a new root that was used last, open: what a root of ours begins with lies in few folders, one thing after the other.
+//! The most recently used folder of a new root, kept open: consecutive steps often use one folder.
 //!
-//! Only for a root that begins empty. There a name is mostly free, so it is taken first and looked for when it is not; what was just made is no link.
+//! Only for a root that starts empty. A name there is mostly free, so it is created first and opened only if it exists.
+//! A new entry is not a link.
 
 use crate::error::{Context, Kind, Result};
 use crate::mounts::resolve;
@@ -10,26 +11,26 @@ use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
-/// What is open of which root. It must be forgotten when something is mounted over what was there before: the folder may lie below.
+/// The open folder of a root. A mount over the root's paths must reset it: the folder may be below the mount.
 #[derive(Debug, Default)]
 pub(super) struct Folder {
-    /// The root that began empty.
+    /// The root that started empty.
     root: Option<RawFd>,
     last: RefCell<Option<(PathBuf, OwnedFd)>>,
 }
 
 impl Folder {
-    /// For `root`, which is empty and stays open as long as this is used.
+    /// For `root`, which is empty and stays open during use.
     pub(super) fn of_empty(root: BorrowedFd<'_>) -> Folder {
         Folder { root: Some(root.as_raw_fd()), last: RefCell::default() }
     }
 
-    /// What is open is looked for again.
+    /// Closes the folder.
     pub(super) fn forget(&self) {
         self.last.take();
     }
 
-    /// Acts in the folder (made if missing) that has `at`, on the last component's name.
+    /// Runs `act` in the folder of `at` (made if missing), with the last component's name.
     pub(super) fn with<T>(
         &self,
         root: BorrowedFd<'_>,
@@ -48,7 +49,7 @@ impl Folder {
         act(folder.as_fd(), Path::new(name))
     }
 
-    /// Whether `root` is the one that began empty.
+    /// Whether `root` is the one that started empty.
     fn is_of(&self, root: BorrowedFd<'_>) -> bool {
         self.root == Some(root.as_raw_fd())
     }
@@ -65,7 +66,7 @@ impl Folder {
         }
     }
 
-    /// A place for a mount of a file or of a directory.
+    /// A mount point for a file or a directory.
     pub(super) fn target(&self, root: BorrowedFd<'_>, at: &Path, kind: FileType) -> Result<OwnedFd> {
         if kind == FileType::Directory {
             return self.directory(root, at, 0o755).map(|(directory, _)| directory);
@@ -75,7 +76,7 @@ impl Folder {
         made.map_or_else(|| resolve::target(root, at, kind), Ok)
     }
 
-    /// What `make` makes at `at`; `None` where something is already, or the root did not begin empty.
+    /// The result of `make` at `at`; `None` if the name exists, or the root did not start empty.
     fn make(
         &self,
         root: BorrowedFd<'_>,
@@ -127,7 +128,7 @@ mod tests {
                 symlink(link, outside.path().join("root").join(at)).unwrap();
                 for below in ["", "/made"] {
                     let at = PathBuf::from(format!("/{at}{below}"));
-                    // What the link names is made inside the root, or nothing is.
+                    // The link's target is made inside the root, or the call fails.
                     let _ = folder.directory(root.as_fd(), &at, 0o755);
                     let _ = folder.target(root.as_fd(), &at, FileType::RegularFile);
                 }

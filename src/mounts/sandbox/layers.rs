@@ -1,7 +1,8 @@
 //! The layers of an image as one copy-on-write tree, mounted in this namespace only.
 //!
-//! All layers lie in one directory, so that one mount of it, read-only and with the container's ids, serves them all: forty layers cost
-//! forty names, not forty mounts. overlayfs keeps that mount's ids for each layer (lower layers with idmapped mounts: kernel 5.19).
+//! All layers are in one directory. One mount of it, read-only and with the container's ids, serves them all: forty
+//! layers need one mount. overlayfs keeps that mount's ids for each layer (lower layers with idmapped mounts: kernel
+//! 5.19).
 
 use super::plan::Plan;
 use crate::error::{Context, Error, Kind, Result, Step as _};
@@ -19,22 +20,22 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Where the layers are below the stage.
+/// The directory of the layers below the stage.
 const BELOW: &str = "layers";
-/// What mount(2) takes of options: one page with its end.
+/// The limit of mount(2) for options: one page with its NUL.
 const LONGEST_OPTIONS: usize = 4095;
 
-/// Mounts the layers over each other, with `<changes>/upper` of the scratch file system at `scratch` of the stage on top.
+/// Mounts the layers in order, with `<changes>/upper` of the scratch file system at `scratch` of the stage on top.
 pub(super) fn mount(stage: BorrowedFd<'_>, layers: &Layers, changes: &str, plan: &Plan) -> Result<OwnedFd> {
     let tree = clone_tree(CWD, &layers.directory)?;
     restrict_mapped(&tree, Attributes::READ_ONLY, plan.mapping(layers.shown)).doing(|| "show the image's layers")?;
     let place = resolve::directory(stage, &Path::new("/").join(BELOW), 0o700)?.0;
     attach(&tree, place.as_fd()).doing(|| "stage the image's layers")?;
-    // Layers are named by paths, which the kernel resolves from the working directory.
+    // Layers are paths, which the kernel resolves from the working directory.
     rustix::process::fchdir(stage).failing(Kind::Mount, || "enter the stage")?;
     let step = || format!("mount the {} layers of the image", layers.names.len());
     let made = match by_context(layers, changes, plan.user_xattr) {
-        // Before 6.7 there is no `lowerdir+`, and before 6.5 no value longer than 255 bytes.
+        // `lowerdir+` needs 6.7, and a value above 255 bytes needs 6.5.
         Err(Refused { errno: Errno::INVAL, at_layer: true }) => by_options(stage, layers, changes, plan.user_xattr),
         other => other.map_err(|refused| Error::os(Kind::Mount, refused.errno)),
     };
@@ -43,8 +44,8 @@ pub(super) fn mount(stage: BorrowedFd<'_>, layers: &Layers, changes: &str, plan:
     })
 }
 
-/// Copies the layers into a file system in memory. It has no limit of its own: what is copied is known, nobody inside writes it, and the
-/// container's groups count it.
+/// Copies the layers into a file system in memory. It needs no limit: the size is known, no process inside writes it,
+/// and the container's cgroups count it.
 pub(super) fn gather(layers: &Layers, plan: &Plan) -> Result<OwnedFd> {
     let made = tmpfs(0, 0, layers.mode, plan.administrator, Attributes::WRITABLE)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -53,7 +54,7 @@ pub(super) fn gather(layers: &Layers, plan: &Plan) -> Result<OwnedFd> {
     Ok(made)
 }
 
-/// What the kernel said, and whether to the first layer.
+/// The kernel's error, and whether the first layer caused it.
 struct Refused {
     errno: Errno,
     at_layer: bool,
@@ -77,7 +78,7 @@ fn by_context(layers: &Layers, changes: &str, user_xattr: bool) -> Result<OwnedF
     fsconfig_set_string(&context, "upperdir", format!("scratch/{changes}/upper"))?;
     fsconfig_set_string(&context, "workdir", format!("scratch/{changes}/work"))?;
     fsconfig_set_string(&context, "xino", "off")?;
-    // Nothing of it is read after a crash, so nothing of it needs to be synced.
+    // The data is not read after a crash, so it needs no sync.
     fsconfig_set_flag(&context, "volatile")?;
     if user_xattr {
         fsconfig_set_flag(&context, "userxattr")?;
@@ -86,7 +87,7 @@ fn by_context(layers: &Layers, changes: &str, user_xattr: bool) -> Result<OwnedF
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
 }
 
-/// The same by mount(2), for older kernels: all names in one page.
+/// Mounts the layers by mount(2), for older kernels: all names in one page.
 fn by_options(stage: BorrowedFd<'_>, layers: &Layers, changes: &str, user_xattr: bool) -> Result<OwnedFd> {
     let options = options(layers, changes, user_xattr);
     if options.len() > LONGEST_OPTIONS {

@@ -1,7 +1,7 @@
 //! Carries out a [`Plan`]: one short function a step, all on descriptors.
 //!
-//! Runs in init, in a mount namespace of its own, with the privilege to mount there: the machine's root before it enters
-//! the sandbox's user namespace, or an ordinary user inside it.
+//! Runs in init, in a new mount namespace, with the privilege to mount there. Init is the machine's root before it
+//! enters the sandbox's user namespace, or an ordinary user inside it.
 
 mod amend;
 mod folder;
@@ -28,26 +28,26 @@ use crate::sys::weaken;
 use folder::Folder;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-use skeleton::Kept;
+use skeleton::KeptRoot;
 use std::cell::{Cell, OnceCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// What [`build`] made: the root to enter and, for the supervisor, the scratch file system's own root.
+/// The result of [`build`]: the root to enter and, for the supervisor, the root of the scratch file system.
 pub(super) struct Built {
     /// The new root, a mount.
     pub root: OwnedFd,
     /// The root directory of the scratch file system, readable.
     pub scratch: OwnedFd,
-    /// The directory of the secrets, writable; `None` where there are none.
+    /// The directory of the secrets, writable; `None` without secrets.
     pub secrets: Option<OwnedFd>,
-    /// Whether the root has been entered already.
+    /// Whether this process has entered the root already.
     pub is_entered: bool,
 }
 
 /// Builds the whole root below the plan's stage.
 pub(super) fn build(plan: &mut Plan) -> Result<Built> {
-    // Nothing of what follows may reach the host (invariant: nothing is ever mounted in the host's mount namespace).
+    // No later step may reach the host (invariant: nothing is ever mounted in the host's mount namespace).
     if !weaken::is_off("propagation") {
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .failing(Kind::Mount, || "make all mounts private")?;
@@ -66,7 +66,7 @@ pub(super) fn build(plan: &mut Plan) -> Result<Built> {
         kept: plan
             .skeleton
             .as_ref()
-            .and_then(|tree| Kept::show(tree, plan.mapping(Shown::Inside), &plan.file_system.steps).ok()),
+            .and_then(|tree| KeptRoot::show(tree, plan.mapping(Shown::Inside), &plan.file_system.steps).ok()),
     };
     let built = builder.whole();
     built.map_err(|error| match &builder.kept {
@@ -91,29 +91,27 @@ fn needs_scratch(step: &Step) -> bool {
     matches!(step, Step::Overlay { .. } | Step::Bind { source: Source::Scratch(_), .. } | Step::Nest { .. })
 }
 
-/// Whether a step makes something that has a name below the stage.
+/// Whether a step needs a path below the stage.
 fn needs_stage(step: &Step) -> bool {
     matches!(step, Step::Overlay { .. } | Step::Secrets { .. } | Step::Nest { .. })
 }
 
 struct Builder<'plan> {
-    /// A memory file system with what has a name while the root is built; a kept root without such steps needs none.
+    /// A tmpfs for paths that are needed while the root is built; a kept root without such steps has none.
     stage: Option<OwnedFd>,
-    /// Whether the root has been entered: the host's paths cannot be named any more.
+    /// Whether this process has entered the root: host paths are out of reach.
     is_entered: bool,
     scratch: OnceCell<OwnedFd>,
     secrets: Cell<Option<OwnedFd>>,
     disk: Cell<Option<Pending>>,
-    /// The mount of the scratch file system.
     disk_mount: Cell<Option<OwnedFd>>,
     plan: &'plan Plan,
     folder: Folder,
-    /// What of the root is there already.
-    kept: Option<Kept>,
+    /// The existing part of the root.
+    kept: Option<KeptRoot>,
 }
 
 impl Builder<'_> {
-    /// Builds all of it, step by step.
     fn whole(&mut self) -> Result<Built> {
         let steps = &self.plan.file_system.steps;
         if self.kept.is_none() || steps.iter().any(needs_stage) {
@@ -137,10 +135,10 @@ impl Builder<'_> {
             }
         }
         if !copies_detached {
-            empty = self.kept.as_ref().map(Kept::empty).transpose()?;
+            empty = self.kept.as_ref().map(KeptRoot::empty).transpose()?;
         }
         let mut covers = Covers::beginning_with(empty);
-        // What is left from here on begins with a wait for the disk.
+        // The remaining steps start with a wait for the disk.
         let (first, rest) = steps.split_at(steps.iter().position(needs_scratch).unwrap_or(steps.len()));
         first.iter().try_for_each(|step| self.step(root.as_fd(), step))?;
         let covers_first = !rest.iter().any(is_proc);
@@ -148,7 +146,7 @@ impl Builder<'_> {
             cover(root.as_fd(), self.plan, &mut covers)?;
         }
         if copies_detached && self.stage.is_none() && rest.iter().all(|step| self.needs_no_host(step)) {
-            pivot::enter(root.as_fd())?; // not later: there is nothing else to do until the disk is there
+            pivot::enter(root.as_fd())?; // now, while the disk is not ready anyway
             self.is_entered = true;
         }
         rest.iter().try_for_each(|step| self.step(root.as_fd(), step))?;
@@ -172,13 +170,12 @@ impl Builder<'_> {
         self.stage.as_ref().map(AsFd::as_fd).ok_or_else(missing)
     }
 
-    /// Whether a step is done without a path of the host.
     fn needs_no_host(&self, step: &Step) -> bool {
         matches!(step, Step::Bind { source: Source::Scratch(_), .. })
             || self.kept.as_ref().is_some_and(|kept| kept.has(step))
     }
 
-    /// What a root begins with, as a detached mount; the host's own is where it is.
+    /// The start of a root, as a detached mount; the host's root stays in place.
     fn root(&self, root: &Root) -> Result<OwnedFd> {
         match root {
             Root::Empty | Root::Kept => match &self.kept {
@@ -205,7 +202,7 @@ impl Builder<'_> {
 
     fn step(&self, root: BorrowedFd<'_>, step: &Step) -> Result<()> {
         if matches!(step, Step::Secrets { .. } | Step::Proc { .. } | Step::Nest { .. }) {
-            self.folder.forget(); // they mount in ways of their own
+            self.folder.forget(); // these steps mount without the folder
         }
         if self.kept.as_ref().is_some_and(|kept| kept.has(step)) {
             return Ok(());
@@ -263,8 +260,9 @@ impl Builder<'_> {
             Step::Devices => device::defaults(root, self.plan.administrator),
             Step::Freeze { at, attributes } => restrict(&resolve::open(root, at)?, *attributes),
             Step::Nest { at, root: nested, steps, points, program } => {
-                // A runtime in a user namespace cannot make an empty root read-only that has attributes already: they are locked, and it would have
-                // to name them (gVisor does not). Devices and set-uid files of its own have no effect there anyway.
+                // A runtime in a user namespace cannot make an empty root with attributes read-only. They are locked,
+                // and it would have to repeat them (gVisor does not). Devices and setuid files in it have no effect
+                // anyway.
                 let made = match nested {
                     Root::Empty | Root::Kept => {
                         tmpfs(4 << 20, 4096, 0o755, self.plan.administrator, Attributes::default())?
@@ -283,8 +281,8 @@ impl Builder<'_> {
         }
     }
 
-    /// The root of the scratch file system. It is brought to `<stage>/scratch` (without a stage, to where that would be, and to nowhere if the host's paths
-    /// are gone) when the first step needs it, and so made in the meantime.
+    /// The root of the scratch file system. The first step that needs it attaches it at `<stage>/scratch`; the helper
+    /// has made it meanwhile. Without a stage its path is that of the stage; after the entry it stays detached.
     fn scratch(&self) -> Result<BorrowedFd<'_>> {
         if let Some(scratch) = self.scratch.get() {
             return Ok(scratch.as_fd());
@@ -295,7 +293,7 @@ impl Builder<'_> {
             None => tmpfs(size.bytes, size.inodes, 0o755, self.plan.administrator, Attributes::WRITABLE)?,
         };
         match &self.stage {
-            None if self.is_entered => {} // copied from where it is, which is nowhere: so it must stay open until all is built
+            None if self.is_entered => {} // a copy of a detached mount: it stays open until all is built
             None => attach_to_host(&mounted, &self.plan.stage)?,
             Some(stage) => {
                 let place = resolve::directory(stage.as_fd(), Path::new("/scratch"), 0o700)?.0;
@@ -336,7 +334,7 @@ impl Builder<'_> {
         as_root(self.over_tree(&tree, "the copied image", "root", self.plan.administrator)?, layers)
     }
 
-    /// The directories of the scratch file system for what an overlay changes.
+    /// The directories of an overlay's changes on the scratch file system.
     fn upper(&self, changes: &str, owner: Ids) -> Result<()> {
         for part in ["upper", "work"] {
             let path = format!("{changes}/{part}");
@@ -346,8 +344,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Mounts `lower` copy-on-write. Its layers get names below the stage, since mount(2) takes overlay layers by path, and before
-    /// 6.15 only from mounts that are attached in this namespace.
+    /// Mounts `lower` copy-on-write. Its layers get names below the stage: mount(2) takes paths of layers, and before
+    /// 6.15 only of mounts that are attached in this namespace.
     fn overlay(&self, lower: &Path, changes: &str, shown: Shown, owner: Ids) -> Result<OwnedFd> {
         let tree = clone_tree(CWD, lower)?;
         restrict_mapped(&tree, Attributes::READ_ONLY, self.plan.mapping(shown))
@@ -383,7 +381,7 @@ impl Builder<'_> {
     }
 }
 
-/// What layers became, as a root: with the attributes of one, and the mode that the image says.
+/// The merged layers as a root: with a root's attributes, and the image's mode.
 fn as_root(made: OwnedFd, layers: &Layers) -> Result<OwnedFd> {
     restrict(&made, Attributes::WRITABLE)?;
     let mode = Mode::from_raw_mode(layers.mode & 0o7777);
@@ -391,7 +389,8 @@ fn as_root(made: OwnedFd, layers: &Layers) -> Result<OwnedFd> {
     Ok(made)
 }
 
-/// Shows each process only those that it may look into: never pid 1, whose command line is that of brig on the host.
+/// A procfs that shows each process only those that it may trace: never pid 1, whose command line is brig's on the
+/// host.
 fn proc() -> Result<OwnedFd> {
     let hidden = [("hidepid", "4".to_owned())]; // "ptraceable", proc(5); of this mount alone since kernel 5.8
     let options: &[_] = if weaken::is_off("hidepid") { &[] } else { &hidden };
@@ -400,7 +399,7 @@ fn proc() -> Result<OwnedFd> {
     })
 }
 
-/// Links of a hostile root can lead a later mount over /proc; the masks would then cover nothing (CVE-2019-16884).
+/// Links of a hostile root can lead a later mount over /proc, and the masks would have no effect (CVE-2019-16884).
 fn proc_is_proc(root: BorrowedFd<'_>) -> Result<()> {
     let place = resolve::open(root, Path::new("/proc"))?;
     let found = rustix::fs::fstatfs(&place).failing(Kind::Mount, || "read the type of `/proc`")?;
@@ -419,7 +418,7 @@ fn pts() -> Result<OwnedFd> {
     new_file_system("devpts", &options, Attributes(bits::NOSUID | bits::NOEXEC))
 }
 
-/// What is shown, for an error.
+/// The name of a source, for an error.
 fn show(source: &Source) -> String {
     match source {
         Source::Host(path) | Source::Root(path) => format!("show `{}`", path.display()),

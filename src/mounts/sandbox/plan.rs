@@ -1,4 +1,4 @@
-//! What init is to build: the container's file system as data, and the descriptors that go with it.
+//! The container's file system as data, with its descriptors: the input of init.
 
 use crate::error::Result;
 use crate::mounts::disk::Pending;
@@ -6,34 +6,35 @@ use crate::spec::root::{FileSystem, Ids, Owner, Root, Shown, Step};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Makes one tree of layers in an empty directory: given are the directory in which they are and their names in it, topmost first.
+/// Makes one tree of layers in an empty directory. Arguments: the directory of the layers, their names with the topmost
+/// first, the empty directory.
 pub(crate) type Gather = fn(&Path, &[String], BorrowedFd<'_>) -> Result<()>;
 
-/// Everything that init needs to build a root.
+/// The input of init for a root.
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// What to build.
     pub file_system: FileSystem,
-    /// The directory with what the root begins with, where that is kept ([`skeleton`](super::skeleton)).
+    /// The kept directory with the start of the root ([`skeleton`](super::skeleton)), if any.
     pub skeleton: Option<PathBuf>,
-    /// A directory of the host over which the stage is mounted, inside the container's mount namespace only.
+    /// A host directory over which the stage is mounted, only inside the container's mount namespace.
     pub stage: PathBuf,
-    /// The scratch file system where it takes privilege to make; it may still be in the making.
+    /// The scratch file system if it needs privilege; it may not be ready yet.
     pub disk: Option<Pending>,
-    /// Who [`Owner::Administrator`] is.
+    /// The ids of [`Owner::Administrator`].
     pub administrator: Ids,
-    /// Who the command runs as.
+    /// The command's user.
     pub user: Ids,
-    /// The user namespaces whose mappings show files as other owners' ([`Shown`]); none where all ids are one.
+    /// The user namespaces that map owners of files ([`Shown`]); empty where only one id exists.
     pub mappings: Vec<(Shown, OwnedFd)>,
-    /// How layers become one tree where no overlay takes them.
+    /// Merges layers into one tree where overlayfs refuses them.
     pub gather: Gather,
-    /// Whether overlays must keep their marks in `user.overlay.*`, as is needed inside a user namespace.
+    /// Whether overlays keep their marks in `user.overlay.*`, as a user namespace needs.
     pub user_xattr: bool,
 }
 
 impl Plan {
-    /// Whether files are copied into memory while the root is built, which the container's groups must count.
+    /// Whether files are copied into memory while the root is built, which the container's cgroups must count.
     pub(crate) fn fills_memory(&self) -> bool {
         let is_gathered = |root: &Root| matches!(root, Root::Gathered(_));
         let mut steps = self.file_system.steps.iter();
@@ -48,7 +49,7 @@ impl Plan {
         }
     }
 
-    /// The user namespace that shows files in this way; `None` where they are shown as stored.
+    /// The user namespace for these owners; `None` for owners as stored.
     pub(super) fn mapping(&self, shown: Shown) -> Option<&OwnedFd> {
         self.mappings.iter().find(|(each, _)| *each == shown).map(|(_, userns)| userns)
     }

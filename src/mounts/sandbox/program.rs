@@ -1,4 +1,4 @@
-//! Looking for a command's program in a root that another runtime will put together: what is where, before anything is mounted there.
+//! Finds a command's program in a root that another runtime will assemble, before it mounts anything there.
 
 use crate::error::Result;
 use crate::mounts::resolve;
@@ -14,26 +14,27 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-/// As many links in one path as the kernel follows (path_resolution(7)).
+/// The kernel's limit of links in a path (path_resolution(7)).
 const MOST_LINKS: u32 = 40;
 
-/// The root to be.
+/// The future root.
 struct View<'root> {
-    /// Where the trees are that it binds.
+    /// The parent directory of the trees that it binds.
     cell: BorrowedFd<'root>,
     root: BorrowedFd<'root>,
-    /// Its mounts in their order: where, and where their tree is in the cell. `/` is one that the runtime makes.
+    /// Its mounts in order: mount point, and tree in the cell. The runtime makes a mount with the tree `/`.
     points: Vec<(PathBuf, PathBuf)>,
 }
 
-/// Interpreters of interpreters that the kernel follows (BINPRM_MAX_RECURSION; linux/fs/exec.c).
+/// The kernel's limit of nested interpreters (BINPRM_MAX_RECURSION; linux/fs/exec.c).
 const MOST_INTERPRETERS: u32 = 5;
-/// What is read of a program: where linkers put its headers. The kernel looks at 256 bytes for a script's first line.
+/// The bytes that are read of a program: linkers put the headers there. The kernel reads 256 bytes for a script's first
+/// line.
 const HEAD: usize = 4096;
 const FIRST_LINE: usize = 256;
 
-/// Refuses a command whose program is not there or cannot be executed, as execvp(3) would, also for its format or its interpreter. What only the
-/// kernel can tell is left to it: other formats (binfmt_misc), access by a group or a list.
+/// Refuses a command whose program is missing or cannot be executed, like execvp(3), also for its format or
+/// interpreter. The kernel decides the rest: other formats (binfmt_misc), access by a group or an ACL.
 pub(super) fn check(
     cell: BorrowedFd<'_>,
     root: BorrowedFd<'_>,
@@ -64,7 +65,7 @@ fn executable(status: &Stat, user: Ids) -> std::result::Result<(), Errno> {
     if is_file && status.st_mode & bits != 0 { Ok(()) } else { Err(Errno::ACCESS) }
 }
 
-/// The interpreter that a program with this beginning needs, if that can be told (execve(2), elf(5)).
+/// The interpreter of a program with this head, if it is known (execve(2), elf(5)).
 fn interpreter(head: &[u8]) -> std::result::Result<Option<PathBuf>, Errno> {
     let first = &head[..head.len().min(FIRST_LINE)];
     if let Some(line) = first.strip_prefix(b"#!") {
@@ -75,11 +76,11 @@ fn interpreter(head: &[u8]) -> std::result::Result<Option<PathBuf>, Errno> {
     if head.starts_with(b"\x7fELF") {
         return Ok(elf_interpreter(head));
     }
-    // Text is nothing that a kernel executes; of other bytes it may know more than we do.
+    // The kernel executes no text; it may know other binary formats.
     if first.contains(&0) { Ok(None) } else { Err(Errno::NOEXEC) }
 }
 
-/// PT_INTERP of a 64-bit ELF file of little-endian machines; `None` for all others, and where it does not lie in the beginning.
+/// PT_INTERP of a 64-bit little-endian ELF file; `None` for all others, and if it is beyond the head.
 fn elf_interpreter(head: &[u8]) -> Option<PathBuf> {
     const INTERPRETER: u64 = 3;
     let number = |at: usize, size: usize| {
@@ -99,7 +100,7 @@ fn elf_interpreter(head: &[u8]) -> Option<PathBuf> {
 }
 
 impl View<'_> {
-    /// Whether execve(2) would take it.
+    /// Whether execve(2) would succeed.
     fn executable(&self, place: &Path, user: Ids, most: u32) -> std::result::Result<(), Errno> {
         let (real, Some(status)) = self.find(place)? else { return Ok(()) };
         executable(&status, user)?;
@@ -109,7 +110,7 @@ impl View<'_> {
         }
     }
 
-    /// The beginning of a regular file, by its path without links.
+    /// The head of a regular file, by its path without links.
     fn head(&self, real: &Path) -> std::result::Result<Vec<u8>, Errno> {
         let covered = self.points.iter().rev().find_map(|(point, tree)| Some((tree, real.strip_prefix(point).ok()?)));
         let file = match covered {
@@ -121,7 +122,8 @@ impl View<'_> {
         read.map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO)).map(|_| head)
     }
 
-    /// Follows a path to its end: the path without links, and what is there. `None` where only the runtime's own mount can tell.
+    /// Follows a path to its end: the path without links, and the file's status. `None` if only the runtime's own mount
+    /// decides.
     fn find(&self, path: &Path) -> std::result::Result<(PathBuf, Option<Stat>), Errno> {
         let mut at = PathBuf::from("/");
         let mut rest = parts(path);
@@ -135,7 +137,7 @@ impl View<'_> {
             let next = at.join(&part);
             let opened =
                 match self.points.iter().rev().find_map(|(point, tree)| Some((tree, next.strip_prefix(point).ok()?))) {
-                    // The links of /proc and /dev are the kernel's and the runtime's; any other new file system is empty.
+                    // The kernel and the runtime make the links of /proc and /dev; any other new file system is empty.
                     Some((tree, _))
                         if tree == Path::new("/") && (next.starts_with("/proc") || next.starts_with("/dev")) =>
                     {
@@ -197,8 +199,8 @@ mod tests {
         check(b"\x7fELF", Ok(None));
         let mut elf = vec![0; 176];
         elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        (elf[32], elf[54], elf[56]) = (64, 56, 2); // where the headers are, how long each is, and how many
-        (elf[120], elf[128], elf[152]) = (3, 164, 8); // the second: PT_INTERP, its offset and its size
+        (elf[32], elf[54], elf[56]) = (64, 56, 2); // offset of the headers, size of each, and count
+        (elf[120], elf[128], elf[152]) = (3, 164, 8); // the second header: PT_INTERP, its offset and its size
         elf[164..172].copy_from_slice(b"/lib/ld\0");
         check(&elf, Ok(Some("/lib/ld")));
         for length in 6..172 {

@@ -1,4 +1,4 @@
-//! Secrets as files: a memory file system that is read-only inside, and that the supervisor can write from outside.
+//! Secrets as files: a memory file system that is read-only inside, and writable for the supervisor outside.
 
 use crate::error::{Context, Kind, Result, Step as _};
 use crate::mounts::mount::{attach, clone_tree, restrict, tmpfs};
@@ -12,14 +12,14 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Room for values that are replaced by longer ones.
+/// Room for values that longer ones replace.
 const ROOM: u64 = 1 << 20;
-/// A new file is there beside the old one for a moment; and the directory itself.
+/// A new file is beside the old one for a moment; one is the directory itself.
 const MORE_INODES: u64 = 16;
-/// Nothing runs from there, and nothing is written through this view.
+/// No program runs there, and this view is read-only.
 const SHOWN: Attributes = Attributes(bits::NOSUID | bits::NODEV | bits::NOEXEC | bits::RDONLY);
 
-/// Makes the files and shows them at `at` of the root. Returns the directory, writable.
+/// Makes the files and mounts them at `at` of the root. Returns the directory, writable.
 pub(super) fn make(
     stage: BorrowedFd<'_>,
     root: BorrowedFd<'_>,
@@ -30,7 +30,7 @@ pub(super) fn make(
     let step = || "make the files of the secrets";
     let bytes = files.iter().map(|(_, value)| value.0.len() as u64 * 2).sum::<u64>() + ROOM;
     let writable = tmpfs(bytes, files.len() as u64 * 2 + MORE_INODES, 0o700, user, Attributes::KERNEL)?;
-    // A tree can be copied only from where it is attached (before Linux 6.15), so it gets a name on the stage, which nobody inside sees.
+    // Before Linux 6.15 only an attached tree can be copied, so it gets a name on the stage, which is invisible inside.
     let place = resolve::directory(stage, Path::new("/secrets"), 0o700)?.0;
     attach(&writable, place.as_fd()).doing(step)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -1,14 +1,15 @@
-//! What a root of ours begins with, kept: folders, links, small files and device nodes that are the same for each sandbox are made once, in a directory of the
-//! store, and shown read-only. Made anew in memory, and taken apart with it, they were a twentieth of a start (docs/decisions/0005-start-path.md).
+//! The kept start of a root: folders, links, small files and device nodes that are equal in each sandbox. They are made
+//! once, in a directory of the store, and mounted read-only. In memory they took a twentieth of a start
+//! (docs/decisions/0005-start-path.md).
 //!
-//! A directory is named by a hash of all that is made in it, and never changed afterwards. Nobody inside can write it: it is read-only there, and the owner of
-//! all of it is an administrator that no process of a sandbox is. Where it cannot be made or shown (no room, a file system that does not show other owners),
-//! the root is made in memory as before.
+//! The directory's name is a hash of its contents, and it never changes. No process inside can write it: the mount is
+//! read-only, and its owner is the administrator, an id of no sandbox process. If it cannot be made or mounted (no
+//! room, no id mapping), the root is made in memory.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;
 use crate::mounts::disk::Workshop;
-use crate::mounts::disk::volatile::Workplace;
+use crate::mounts::disk::volatile::WorkDirectory;
 use crate::mounts::mount::{clone_tree, kept, restrict};
 use crate::spec::root::{Attributes, DEVICES, Device, FileSystem, Root, Source, Step, Version};
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
@@ -20,36 +21,35 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 
-/// What their names begin with. Counted up when what is made of the same parts changes.
+/// The prefix of their names. Count it up when the contents for the same parts change.
 const PREFIX: &str = "root-v1-";
-/// More are not kept: a machine has one for each of its states and of a few options.
+/// The limit of kept directories: a machine needs one for each of its states and of a few options.
 const MOST: usize = 64;
-/// The folder that devices are in.
 const DEV: &str = "/dev";
-/// The folder under the process file system, which is empty and so what covers other folders.
+/// The mount point of the process file system, which is empty and so can cover other folders.
 const EMPTY: &str = "proc";
 
-/// What is at one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum What<'step> {
-    /// A folder of this mode.
+enum Part<'step> {
     Folder(u32),
     Link(&'step Path),
-    /// A file with this content, of this mode.
+    /// A file with this content and mode.
     File(&'step [u8], u32),
-    /// A file with the content of one of the host, of this mode.
+    /// A copy of a host file, with this mode.
     Copy(&'step Path, Version, u32),
-    /// A character device, for all.
+    /// A character device for every user.
     Device(u32, u32),
 }
 
-/// The directory with what the steps of `file_system` make, made if it is not there; `None` where the root is of another kind or nothing can be kept.
+/// The directory with the results of `file_system`'s steps, made if it is missing. `None` if the root is of another
+/// kind or the directory cannot be made.
 pub(crate) fn of(workshop: &Workshop, file_system: &FileSystem) -> Option<PathBuf> {
     if file_system.root != Root::Kept {
         return None;
     }
     let parts = parts(&file_system.steps)?;
-    let mut hasher = DefaultHasher::new(); // of another release of Rust it may be another one: then another directory is made
+    // another release of Rust may hash differently: then it makes another directory
+    let mut hasher = DefaultHasher::new();
     parts.iter().for_each(|(at, what)| (at.as_os_str(), what).hash(&mut hasher));
     let path = workshop.templates.join(format!("{PREFIX}{:016x}", hasher.finish()));
     if rustix::fs::stat(&path).is_err() {
@@ -58,33 +58,33 @@ pub(crate) fn of(workshop: &Workshop, file_system: &FileSystem) -> Option<PathBu
     Some(path)
 }
 
-/// What steps make that are the same for each sandbox, with the folders above and the places of mounts; `None` if one of them changes what is there, or needs
-/// more than a place.
-fn parts(steps: &[Step]) -> Option<Vec<(PathBuf, What<'_>)>> {
-    let mut all: Vec<(PathBuf, What<'_>)> = Vec::with_capacity(64);
+/// The results of the steps that are equal in each sandbox, with their parent folders and mount points. `None` if a
+/// step changes an existing file, or needs more than a mount point.
+fn parts(steps: &[Step]) -> Option<Vec<(PathBuf, Part<'_>)>> {
+    let mut all: Vec<(PathBuf, Part<'_>)> = Vec::with_capacity(64);
     let memory = in_memory(steps);
     for step in steps.iter().filter(|step| !is_below(&memory, step)) {
         let (at, what) = match step {
-            Step::Directory { at, mode, .. } => (at, What::Folder(*mode)),
-            Step::Symlink { at, target } => (at, What::Link(target)),
-            Step::File { at, content, mode } => (at, What::File(content, *mode)),
-            Step::Copy { from, version, at, mode } => (at, What::Copy(from, *version, *mode)),
-            Step::Bind { source: Source::Root(_), .. } => continue, // over what is there already
+            Step::Directory { at, mode, .. } => (at, Part::Folder(*mode)),
+            Step::Symlink { at, target } => (at, Part::Link(target)),
+            Step::File { at, content, mode } => (at, Part::File(content, *mode)),
+            Step::Copy { from, version, at, mode } => (at, Part::Copy(from, *version, *mode)),
+            Step::Bind { source: Source::Root(_), .. } => continue, // over an existing file
             Step::Bind { source: Source::Host(source), at, .. } => {
-                // In init a hierarchy of cgroups can be out of sight by the time that an error is explained. Each of them is a folder.
+                // A cgroup hierarchy can be out of reach in init when an error is explained. Each of them is a folder.
                 let is_folder = rustix::fs::stat(source)
                     .map_or(true, |found| FileType::from_raw_mode(found.st_mode) == FileType::Directory);
-                (at, if is_folder { What::Folder(0o755) } else { What::File(&[], 0o644) })
+                (at, if is_folder { Part::Folder(0o755) } else { Part::File(&[], 0o644) })
             }
-            Step::Proc { at } => (at, What::Folder(0o555)),
+            Step::Proc { at } => (at, Part::Folder(0o555)),
             Step::Bind { at, .. }
             | Step::Overlay { at, .. }
             | Step::Pts { at }
             | Step::Secrets { at, .. }
-            | Step::Tmpfs { at, .. } => (at, What::Folder(0o755)),
+            | Step::Tmpfs { at, .. } => (at, Part::Folder(0o755)),
             Step::Devices => {
                 for Device { name, major, minor } in &DEVICES {
-                    add(&mut all, &Path::new(DEV).join(name), What::Device(*major, *minor))?;
+                    add(&mut all, &Path::new(DEV).join(name), Part::Device(*major, *minor))?;
                 }
                 continue;
             }
@@ -96,7 +96,7 @@ fn parts(steps: &[Step]) -> Option<Vec<(PathBuf, What<'_>)>> {
     Some(all)
 }
 
-/// The memory file systems of the steps, whose content is one sandbox's. The devices are kept: their file system is shown as it is.
+/// The memory file systems of the steps, private to one sandbox. Not the devices: their kept file system is mounted.
 fn in_memory(steps: &[Step]) -> Vec<&Path> {
     let memory = steps.iter().filter_map(|step| match step {
         Step::Tmpfs { at, .. } => Some(at.as_path()),
@@ -105,7 +105,7 @@ fn in_memory(steps: &[Step]) -> Vec<&Path> {
     memory.filter(|at| !at.starts_with(DEV)).collect()
 }
 
-/// Whether a step makes something in one of these file systems.
+/// Whether a step makes an entry in one of these file systems.
 fn is_below<Folder: AsRef<Path>>(memory: &[Folder], step: &Step) -> bool {
     let at = match step {
         Step::Directory { at, .. }
@@ -126,15 +126,16 @@ fn is_below<Folder: AsRef<Path>>(memory: &[Folder], step: &Step) -> bool {
     memory.iter().any(|folder| at != folder.as_ref() && at.starts_with(folder))
 }
 
-/// Adds a part after the folders above it. Two parts at one path, or one below a link, are not kept.
-fn add<'step>(all: &mut Vec<(PathBuf, What<'step>)>, at: &Path, what: What<'step>) -> Option<()> {
-    let known = |all: &[(PathBuf, What<'_>)], at: &Path| {
-        // Letter by letter: paths of ours have one form, and their comparison by components takes longer than all else here.
-        all.iter().find(|(path, _)| path.as_os_str() == at.as_os_str()).map(|(_, what)| matches!(what, What::Folder(_)))
+/// Adds a part after its parent folders. Two parts at one path, or one below a link, are refused.
+fn add<'step>(all: &mut Vec<(PathBuf, Part<'step>)>, at: &Path, what: Part<'step>) -> Option<()> {
+    let known = |all: &[(PathBuf, Part<'_>)], at: &Path| {
+        // By bytes: our paths have one form, and a comparison by components takes longer than the rest of this
+        // function.
+        all.iter().find(|(path, _)| path.as_os_str() == at.as_os_str()).map(|(_, what)| matches!(what, Part::Folder(_)))
     };
     if let Some(above) = crate::mounts::resolve::above(at) {
         match known(all, above) {
-            None => add(all, above, What::Folder(0o755))?,
+            None => add(all, above, Part::Folder(0o755))?,
             Some(is_folder) => is_folder.then_some(())?,
         }
     }
@@ -145,13 +146,14 @@ fn add<'step>(all: &mut Vec<(PathBuf, What<'step>)>, at: &Path, what: What<'step
     Some(())
 }
 
-/// The mounts that are read-only when a kept root is shown: it and its devices.
+/// The read-only mounts of a kept root: the root and its devices.
 fn is_frozen(at: &Path) -> bool {
     at == Path::new("/") || at == Path::new(DEV)
 }
 
-/// Makes the directory where nobody looks for it, and gives it its name when it is whole. Of two that make it at once, the first one's stays.
-fn keep(workshop: &Workshop, path: &Path, parts: &[(PathBuf, What<'_>)]) -> Result<()> {
+/// Makes the directory under a temporary name, and renames it when it is complete. Of two makers at once, the first
+/// one's stays.
+fn keep(workshop: &Workshop, path: &Path, parts: &[(PathBuf, Part<'_>)]) -> Result<()> {
     let step = || format!("keep the root `{}`", path.display());
     files::create_directories(&workshop.templates, 0o700)?;
     files::create_directories(&workshop.live, 0o700)?;
@@ -159,54 +161,54 @@ fn keep(workshop: &Workshop, path: &Path, parts: &[(PathBuf, What<'_>)]) -> Resu
     if names.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX)).count() >= MOST {
         return Err(Error::new(Kind::Store, "there are too many of them").doing(step()));
     }
-    let unfinished = Workplace::make(&workshop.live).failing(Kind::Store, step)?;
+    let unfinished = WorkDirectory::make(&workshop.live).failing(Kind::Store, step)?;
     let tree = unfinished.path().join("root");
     make(&tree, parts).failing(Kind::Store, step)?;
     fs::rename(&tree, path).or_else(|cause| if path.is_dir() { Ok(()) } else { Err(cause) }).failing(Kind::Store, step)
 }
 
-/// Makes all parts below `tree`, and waits until they are on the disk: one that a power cut made of empty files would be shown to every sandbox.
-fn make(tree: &Path, parts: &[(PathBuf, What<'_>)]) -> std::io::Result<()> {
-    let whole = [(PathBuf::from("/"), What::Folder(0o755))];
+/// Makes all parts below `tree`, and syncs them to the disk: after a power cut every sandbox would get empty files.
+fn make(tree: &Path, parts: &[(PathBuf, Part<'_>)]) -> std::io::Result<()> {
+    let whole = [(PathBuf::from("/"), Part::Folder(0o755))];
     let owner = if weaken::is_off("kept-owner") { 1000 } else { 0 };
-    // Not resolved: there is nothing below it but what is made here, and no part is below a link.
+    // No need to resolve: the tree has only these entries, and no part is below a link.
     let place = |at: &Path| tree.join(at.strip_prefix("/").unwrap_or(at));
     for (at, what) in whole.iter().chain(parts) {
         let place = place(at);
         let mode = match *what {
-            What::Folder(mode) => fs::create_dir(&place).map(|()| Some(mode)),
-            What::Link(target) => symlink(target, &place).map(|()| None),
-            What::File(content, mode) => fs::write(&place, content).map(|()| Some(mode)),
-            What::Copy(from, _, mode) => fs::write(&place, fs::read(from)?).map(|()| Some(mode)),
-            What::Device(major, minor) => {
+            Part::Folder(mode) => fs::create_dir(&place).map(|()| Some(mode)),
+            Part::Link(target) => symlink(target, &place).map(|()| None),
+            Part::File(content, mode) => fs::write(&place, content).map(|()| Some(mode)),
+            Part::Copy(from, _, mode) => fs::write(&place, fs::read(from)?).map(|()| Some(mode)),
+            Part::Device(major, minor) => {
                 let (kind, number) = (FileType::CharacterDevice, makedev(major, minor));
                 mknodat(CWD, &place, kind, Mode::empty(), number)?;
                 Ok(Some(0o666))
             }
         }?;
-        lchown(&place, Some(owner), Some(owner))?; // a directory may hand its group on
+        lchown(&place, Some(owner), Some(owner))?; // a directory may pass its group on
         if let Some(mode) = mode {
-            fs::set_permissions(&place, fs::Permissions::from_mode(mode))?; // whatever the caller's umask says
+            fs::set_permissions(&place, fs::Permissions::from_mode(mode))?; // independent of the caller's umask
         }
     }
-    // When all that is in them is there. Links and devices are nothing but names.
-    let has_content = |what: &What<'_>| matches!(what, What::Folder(_) | What::File(..) | What::Copy(..));
+    // After all their contents. Links and devices have none to sync.
+    let has_content = |what: &Part<'_>| matches!(what, Part::Folder(_) | Part::File(..) | Part::Copy(..));
     let mut kept = whole.iter().chain(parts).filter(|(_, what)| has_content(what));
     kept.try_for_each(|(at, _)| File::open(place(at))?.sync_all())
 }
 
-/// A kept root, shown.
-pub(super) struct Kept {
+/// A mounted kept root.
+pub(super) struct KeptRoot {
     /// The directory.
     pub tree: PathBuf,
     root: OwnedFd,
-    /// Folders of it that are covered by memory of the sandbox.
+    /// Its folders that a memory file system of the sandbox covers.
     memory: Vec<PathBuf>,
 }
 
-impl Kept {
-    /// Shows the directory read-only, as a detached mount. An error means that its file system cannot show it as the sandbox's.
-    pub(super) fn show(tree: &Path, mapping: Option<&OwnedFd>, steps: &[Step]) -> Result<Kept> {
+impl KeptRoot {
+    /// Mounts the directory read-only, as a detached mount. An error means that its file system cannot map the owners.
+    pub(super) fn show(tree: &Path, mapping: Option<&OwnedFd>, steps: &[Step]) -> Result<KeptRoot> {
         let step = || format!("show the kept root `{}`", tree.display());
         let mapping = mapping.ok_or_else(|| Error::new(Kind::Internal, "no mapping for it").doing(step()))?;
         let root = clone_tree(CWD, tree)?;
@@ -218,7 +220,7 @@ impl Kept {
         };
         set_attributes(root.as_fd(), c"", false, &attributes).failing(Kind::Mount, step)?;
         let memory = in_memory(steps).into_iter().map(Path::to_owned).collect();
-        Ok(Kept { tree: tree.to_owned(), root, memory })
+        Ok(KeptRoot { tree: tree.to_owned(), root, memory })
     }
 
     /// The root's mount.
@@ -226,7 +228,7 @@ impl Kept {
         self.root.try_clone().failing(Kind::Mount, || "keep the root open")
     }
 
-    /// Whether this step is done when the root is shown.
+    /// Whether the kept root already contains the result of this step.
     pub(super) fn has(&self, step: &Step) -> bool {
         match step {
             _ if is_below(&self.memory, step) => false,
@@ -238,7 +240,7 @@ impl Kept {
         }
     }
 
-    /// The mount for the folder of the devices, read-only, where `at` is that folder. The root must be attached.
+    /// The read-only mount of the device folder, if `at` is that folder. The root must be attached.
     pub(super) fn devices(&self, at: &Path) -> Option<Result<OwnedFd>> {
         let show = || {
             let dev = clone_tree(self.root.as_fd(), Path::new("dev"))?;
@@ -250,14 +252,15 @@ impl Kept {
         (at == Path::new(DEV)).then(show)
     }
 
-    /// An empty folder that nobody can write, as what covers others. The root must be attached (until kernel 6.15), and no process file system in it.
+    /// An empty read-only folder that covers others. The root must be attached (until kernel 6.15), and have no process
+    /// file system.
     pub(super) fn empty(&self) -> Result<OwnedFd> {
         let empty = clone_tree(self.root.as_fd(), Path::new(EMPTY))?;
         restrict(&empty, Attributes::KERNEL)?;
         Ok(empty)
     }
 
-    /// What to do about an error, if it is one because somebody has removed a part of the directory.
+    /// Adds a hint to an error if a part of the directory has been removed.
     pub(super) fn explain(&self, steps: &[Step], error: Error) -> Error {
         let is_gone = |at: &Path| {
             let below = at.strip_prefix("/").unwrap_or(at);
@@ -318,12 +321,12 @@ mod tests {
             folder("/run"),
         ];
         let expected = [
-            ("/a", What::Folder(0o755)),
-            ("/a/b", What::Folder(0o755)),
-            ("/a/b/folder", What::Folder(0o755)),
-            ("/a/b/file", What::File(b"", 0o644)),
-            ("/proc", What::Folder(0o555)),
-            ("/run", What::Folder(0o700)),
+            ("/a", Part::Folder(0o755)),
+            ("/a/b", Part::Folder(0o755)),
+            ("/a/b/folder", Part::Folder(0o755)),
+            ("/a/b/file", Part::File(b"", 0o644)),
+            ("/proc", Part::Folder(0o555)),
+            ("/run", Part::Folder(0o700)),
         ];
         let parts = parts(&steps).unwrap();
         assert_eq!(parts.iter().map(|(at, what)| (at.to_str().unwrap(), *what)).collect::<Vec<_>>(), expected);
@@ -377,7 +380,7 @@ mod tests {
         let made = fs::metadata(&tree).unwrap().ino();
         assert_eq!(of(&workshop, &kept(steps())), Some(tree.clone()));
         assert_eq!(fs::metadata(&tree).unwrap().ino(), made, "the same one");
-        keep(&workshop, &tree, &parts(&steps()).unwrap()).unwrap(); // as the later one of two would
+        keep(&workshop, &tree, &parts(&steps()).unwrap()).unwrap(); // as the later one of two makers would
         assert_eq!(fs::metadata(&tree).unwrap().ino(), made, "the first one stays");
         let others = [vec![file("/etc/hostname", "other\n")], vec![file("/etc/host", "name\n")]];
         assert!(others.map(|steps| of(&workshop, &kept(steps)).unwrap()).iter().all(|each| *each != tree));

@@ -1,4 +1,4 @@
-//! Everything in a config.json that is invalid or contradicts itself, found before anything is made. Pure.
+//! Finds every invalid or contradictory value of a config.json before anything is created. Pure.
 
 use super::Config;
 use super::linux::NamespaceKind;
@@ -7,7 +7,7 @@ use crate::error::{Error, Kind, Result};
 use crate::sys::weaken;
 use std::collections::BTreeSet;
 
-/// The files below /proc that a bind mount may cover: what tools such as lxcfs stand in for. Everything else there is ours to protect
+/// The files below /proc that a bind mount may cover: those that tools such as lxcfs replace. All others are protected
 /// (CVE-2019-16884).
 const PROC_FILES: [&str; 10] = [
     "/proc/cpuinfo",
@@ -54,7 +54,7 @@ fn raise(faults: Vec<String>) -> Result<()> {
     }
 }
 
-/// Whether the container gets or joins a namespace of its own of this kind.
+/// Whether the container gets or joins a separate namespace of this kind.
 pub(crate) fn has(config: &Config, kind: NamespaceKind) -> bool {
     config.linux.namespaces.iter().any(|each| each.kind == kind)
 }
@@ -80,17 +80,20 @@ fn top(config: &Config, faults: &mut Vec<String>) {
         }
     }
     if !PROPAGATIONS.contains(&config.linux.rootfs_propagation.as_str()) {
-        faults.push(format!("`linux.rootfsPropagation` is `{}`, which is none", config.linux.rootfs_propagation));
+        faults.push(format!(
+            "`linux.rootfsPropagation` is `{}`, which is not a propagation",
+            config.linux.rootfs_propagation
+        ));
     }
     for device in &config.linux.devices {
         if !matches!(device.kind.as_str(), "c" | "u" | "b" | "p") {
-            faults.push(format!("device `{}`: type `{}` is none of c, u, b, p", device.path, device.kind));
+            faults.push(format!("device `{}`: type `{}` is not one of c, u, b, p", device.path, device.kind));
         }
         if !device.path.starts_with('/') {
             faults.push(format!("device `{}`: the path is not absolute", device.path));
         }
         if device.kind != "p" && !(0..1 << 12).contains(&device.major) || !(0..1 << 20).contains(&device.minor) {
-            faults.push(format!("device `{}`: {}:{} is no device number", device.path, device.major, device.minor));
+            faults.push(format!("device `{}`: {}:{} is not a device number", device.path, device.major, device.minor));
         }
     }
 }
@@ -142,7 +145,7 @@ fn namespaces(config: &Config, faults: &mut Vec<String>) {
         faults.push("time namespace offsets are given, but no new TIME namespace is asked for".into());
     }
     for name in linux.time_offsets.keys().filter(|name| !matches!(name.as_str(), "monotonic" | "boottime")) {
-        faults.push(format!("`linux.timeOffsets`: `{name}` is no clock that has an offset"));
+        faults.push(format!("`linux.timeOffsets`: `{name}` is not a clock with an offset"));
     }
     if !has(config, NamespaceKind::Mount) {
         if !linux.masked_paths.is_empty() || !linux.readonly_paths.is_empty() {
@@ -180,12 +183,12 @@ fn mounts(config: &Config, faults: &mut Vec<String>) {
     }
 }
 
-/// Whether this file below /proc may be covered by a mount; `path` is a clean one.
+/// Whether a mount may cover this file below /proc; `path` is a clean one.
 pub(crate) fn may_be_covered(path: &str) -> bool {
     PROC_FILES.contains(&path)
 }
 
-/// Whether it is a bind mount: the options alone say so.
+/// Whether it is a bind mount, which only the options decide.
 pub(crate) fn is_bind(options: &[String]) -> bool {
     options.iter().any(|each| each == "bind" || each == "rbind")
 }
@@ -211,7 +214,7 @@ fn sysctls(config: &Config, faults: &mut Vec<String>) {
     }
 }
 
-/// The path of a sysctl below /proc/sys. The first separator decides which of `.` and `/` it is, as sysctl.d(5) has it.
+/// The path of a sysctl below /proc/sys. The first separator decides between `.` and `/`, as in sysctl.d(5).
 pub(crate) fn sysctl_path(key: &str) -> String {
     match key.find(['.', '/']) {
         Some(at) if key.as_bytes()[at] == b'.' => key
@@ -226,7 +229,7 @@ pub(crate) fn sysctl_path(key: &str) -> String {
     }
 }
 
-/// Only what belongs to a namespace of the container's own may be changed: everything else is the host's.
+/// Only sysctls of the container's own namespaces may change: all others are the host's.
 fn sysctl_allowed(config: &Config, key: &str) -> Result<(), String> {
     let path = sysctl_path(key);
     if path.split('/').any(|name| matches!(name, "" | "." | "..")) || path.contains('\0') {
@@ -258,12 +261,12 @@ fn sysctl_allowed(config: &Config, key: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether `path` names the namespace in which we are ourselves.
+/// Whether `path` names our own namespace.
 fn is_our_own(path: &str, kind: NamespaceKind) -> bool {
     let identity = |path: &str| rustix::fs::stat(path).map(|status| (status.st_dev, status.st_ino));
     match (identity(path), identity(&format!("/proc/self/ns/{}", kind.file()))) {
         (Ok(theirs), Ok(ours)) => theirs == ours,
-        // What cannot be looked at cannot be joined either; joining says why.
+        // The later join of an unreadable namespace reports the error.
         _ => false,
     }
 }
@@ -299,9 +302,9 @@ fn process_faults(process: &Process) -> Vec<String> {
         faults.push("Cwd must be an absolute path".into());
     }
     let user = &process.user;
-    // The largest number stands for "no change" in the kernel's calls: with it the process would stay root.
+    // The largest number means "no change" in the kernel's calls: with it the process would stay root.
     if [user.uid, user.gid].iter().chain(&user.additional_gids).any(|&id| id == u32::MAX) {
-        faults.push(format!("the user or group id {} is none", u32::MAX));
+        faults.push(format!("{} is not a user or group id", u32::MAX));
     }
     let mut seen = BTreeSet::new();
     for limit in &process.rlimits {
@@ -336,7 +339,7 @@ mod tests {
     use super::*;
     use crate::spec::config::parse;
 
-    /// A config that is valid but for what `extra` says: members of the top, and of `linux`.
+    /// A valid config with additional members: at the top, and in `linux`.
     fn faults(top: &str, linux: &str) -> String {
         let text = format!(
             r#"{{"ociVersion":"1.3.0","root":{{"path":"r"}},"process":{{"args":["a"],"cwd":"/"}},{top}

@@ -1,4 +1,4 @@
-//! `linux` of config.json, without `resources` and `seccomp`, which have files of their own.
+//! `linux` of config.json, without `resources` and `seccomp`, which have separate files.
 
 use crate::spec::resources::{Resources, is_default, nullable};
 use crate::spec::seccomp::Seccomp;
@@ -12,7 +12,7 @@ pub struct Linux {
     /// User ids of the new user namespace.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub uid_mappings: Vec<IdMapping>,
-    /// Group ids of it.
+    /// Group ids of the new user namespace.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub gid_mappings: Vec<IdMapping>,
     /// Kernel parameters of the container's namespaces.
@@ -21,10 +21,10 @@ pub struct Linux {
     /// Limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
-    /// Where its cgroup is.
+    /// The path of its cgroup.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub cgroups_path: String,
-    /// Which namespaces it has of its own or joins.
+    /// The namespaces that it creates or joins.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub namespaces: Vec<Namespace>,
     /// Device nodes besides the default ones.
@@ -36,7 +36,7 @@ pub struct Linux {
     /// The system-call filter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seccomp: Option<Seccomp>,
-    /// How mounts propagate at the root.
+    /// The propagation of the root mount.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub rootfs_propagation: String,
     /// Paths that read as empty.
@@ -45,7 +45,7 @@ pub struct Linux {
     /// Paths that cannot be written.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub readonly_paths: Vec<String>,
-    /// SELinux's label of the mounts.
+    /// The SELinux label of the mounts.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub mount_label: String,
     /// Cache and memory bandwidth.
@@ -72,17 +72,17 @@ pub struct IdMapping {
     /// First id outside.
     #[serde(rename = "hostID")]
     pub host_id: u32,
-    /// How many.
+    /// The number of ids.
     pub size: u32,
 }
 
 /// One of `linux.namespaces`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
-    /// Which.
+    /// Its kind.
     #[serde(rename = "type")]
     pub kind: NamespaceKind,
-    /// The one to join; empty makes a new one.
+    /// The namespace to join; empty creates one.
     #[serde(default, deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub path: String,
 }
@@ -110,7 +110,7 @@ pub enum NamespaceKind {
 }
 
 impl NamespaceKind {
-    /// All, in the specification's order.
+    /// All kinds, in the specification's order.
     pub const ALL: [NamespaceKind; 8] = {
         use NamespaceKind::{Cgroup, Ipc, Mount, Network, Pid, Time, User, Uts};
         [Pid, Network, Mount, Ipc, Uts, User, Cgroup, Time]
@@ -130,7 +130,7 @@ impl NamespaceKind {
         }
     }
 
-    /// The word for it in config.json.
+    /// Its word in config.json.
     pub const fn word(self) -> &'static str {
         match self {
             NamespaceKind::Network => "network",
@@ -147,7 +147,7 @@ pub struct Device {
     /// `c` or `u` (character), `b` (block), `p` (FIFO).
     #[serde(rename = "type")]
     pub kind: String,
-    /// Where.
+    /// The path.
     pub path: String,
     /// Major number.
     pub major: i64,
@@ -214,7 +214,7 @@ pub struct MemoryPolicy {
 pub struct Personality {
     /// `LINUX` or `LINUX32`.
     pub domain: String,
-    /// None is defined.
+    /// The specification defines no flags.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub flags: Vec<String>,
 }

@@ -1,7 +1,9 @@
-//! config.json as runtime-spec 1.3 has it: every field that concerns Linux, under its own name, as plain data.
+//! config.json of runtime-spec 1.3: every field for Linux, under its own name, as plain data.
 //!
-//! Order: [`parse`] reads the bytes, [`check`](check::check) reports every invalid value. Unknown properties are ignored. `null` is the
-//! same as absent, since Go programs write empty pointers so. A value of the wrong type is an error.
+//! Order: [`parse`] reads the bytes, [`check`](check::check) reports every invalid value. Unknown properties are
+//! ignored. `null` means absent, since Go programs write empty pointers as `null`. A value of the wrong type is an
+//! error.
+//!
 //! Not here: the meaning of the values for the kernel.
 
 pub(crate) mod check;
@@ -23,31 +25,31 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Config> {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Config {
-    /// The version of the specification that it was written for.
+    /// The specification's version that it was written for.
     #[serde(deserialize_with = "nullable")]
     pub oci_version: String,
     /// The container's root file system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub root: Option<Root>,
-    /// What is mounted, in this order.
+    /// The mounts, in this order.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub mounts: Vec<Mount>,
-    /// What runs.
+    /// The program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<process::Process>,
-    /// Name of the machine inside; empty keeps the caller's.
+    /// Host name inside; empty keeps the caller's.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub hostname: String,
     /// NIS domain name inside; empty keeps the caller's.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub domainname: String,
-    /// Programs of the caller that run at certain moments.
+    /// The caller's programs for certain steps.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub hooks: Hooks,
-    /// The caller's own notes, handed on in the state.
+    /// The caller's annotations, which the state repeats.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub annotations: BTreeMap<String, String>,
-    /// Everything of Linux alone.
+    /// The Linux part.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub linux: linux::Linux,
 }
@@ -68,22 +70,22 @@ pub struct Root {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Mount {
-    /// Where, as the container sees it. A relative path (deprecated) is relative to `/`.
+    /// The path in the container. A relative path (deprecated) is relative to `/`.
     #[serde(deserialize_with = "nullable")]
     pub destination: String,
-    /// The file system's name; of no meaning for a bind mount.
+    /// The file system's name; ignored for a bind mount.
     #[serde(rename = "type", deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub kind: String,
     /// A device, a path (relative to the bundle for bind mounts), or just a name.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub source: String,
-    /// As mount(8) has them, and what the file system itself understands.
+    /// Options of mount(8), and of the file system itself.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub options: Vec<String>,
-    /// How user ids of the files are shown.
+    /// The mapping of the files' user ids.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub uid_mappings: Vec<linux::IdMapping>,
-    /// How group ids of the files are shown.
+    /// The mapping of the files' group ids.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub gid_mappings: Vec<linux::IdMapping>,
 }
@@ -92,16 +94,16 @@ pub struct Mount {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Hooks {
-    /// Deprecated name of `createRuntime`, run before it.
+    /// Deprecated name of `createRuntime`; these run first.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub prestart: Vec<Hook>,
-    /// In the runtime's namespaces, when the container's are there and its root is not yet entered.
+    /// In the runtime's namespaces, after the container's exist and before its root is entered.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub create_runtime: Vec<Hook>,
-    /// In the container's namespaces, at the same moment.
+    /// In the container's namespaces, at the same time.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub create_container: Vec<Hook>,
-    /// In the container, just before its program.
+    /// In the container, right before its program.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub start_container: Vec<Hook>,
     /// In the runtime's namespaces, when the program runs.
@@ -119,13 +121,14 @@ pub struct Hook {
     /// The program, absolute.
     #[serde(deserialize_with = "nullable")]
     pub path: String,
-    /// Its arguments, the first being its own name.
+    /// Its arguments, with its name first.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub args: Vec<String>,
-    /// Its whole environment. Without it `startContainer` inherits that of the container's process; a hook on the host has none (CVE-2025-23266).
+    /// Its whole environment. Without it `startContainer` inherits that of the container's process; a hook on the host
+    /// has none (CVE-2025-23266).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub env: Option<Vec<String>>,
-    /// Seconds after which it is killed.
+    /// Seconds until it is killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,
 }

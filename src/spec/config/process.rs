@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Process {
-    /// Whether its standard streams are a pseudo-terminal of the container.
+    /// Whether its standard streams are a terminal of the container.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub terminal: bool,
     /// The terminal's size.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub console_size: ConsoleSize,
-    /// Who it runs as.
+    /// Its user.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub user: User,
     /// The program and its arguments.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub args: Vec<String>,
-    /// Its environment, `NAME=VALUE` each; of two with one name the last holds.
+    /// Its environment, `NAME=VALUE` each; of two with one name the last counts.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub env: Vec<String>,
     /// The working directory.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub cwd: String,
-    /// The five sets; absent: none at all.
+    /// The five sets; absent means empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<Capabilities>,
     /// setrlimit(2).
@@ -34,10 +34,10 @@ pub struct Process {
     /// prctl(2), `PR_SET_NO_NEW_PRIVS`.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub no_new_privileges: bool,
-    /// AppArmor's profile.
+    /// The AppArmor profile.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub apparmor_profile: String,
-    /// SELinux's label.
+    /// The SELinux label.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub selinux_label: String,
     /// /proc/PID/oom_score_adj.
@@ -84,19 +84,19 @@ pub struct User {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Capabilities {
-    /// What can ever be had.
+    /// The limit of all sets.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub bounding: Vec<String>,
-    /// What counts now.
+    /// The set that the kernel checks.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub effective: Vec<String>,
-    /// What programs with file capabilities may take over; absent is not the same as empty for `exec --cap`.
+    /// Kept by programs with file capabilities; for `exec --cap` absent differs from empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inheritable: Option<Vec<String>>,
-    /// What can be made effective.
+    /// The limit of the effective set.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub permitted: Vec<String>,
-    /// What programs without file capabilities keep.
+    /// Kept by programs without file capabilities.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub ambient: Vec<String>,
 }
@@ -108,9 +108,9 @@ pub struct Rlimit {
     /// `RLIMIT_NOFILE` and so on.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The most that the process may set itself.
+    /// The limit of what the process may set itself.
     pub hard: u64,
-    /// What holds.
+    /// The current limit.
     pub soft: u64,
 }
 
@@ -120,18 +120,18 @@ pub struct Rlimit {
 pub struct Scheduler {
     /// `SCHED_OTHER` and so on.
     pub policy: String,
-    /// Of SCHED_OTHER and SCHED_BATCH.
+    /// For SCHED_OTHER and SCHED_BATCH.
     pub nice: i32,
-    /// Of SCHED_FIFO and SCHED_RR.
+    /// For SCHED_FIFO and SCHED_RR.
     pub priority: i32,
     /// `SCHED_FLAG_…`.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub flags: Vec<String>,
-    /// Of SCHED_DEADLINE, nanoseconds.
+    /// For SCHED_DEADLINE, nanoseconds.
     pub runtime: u64,
-    /// Of SCHED_DEADLINE, nanoseconds.
+    /// For SCHED_DEADLINE, nanoseconds.
     pub deadline: u64,
-    /// Of SCHED_DEADLINE, nanoseconds.
+    /// For SCHED_DEADLINE, nanoseconds.
     pub period: u64,
 }
 
@@ -152,7 +152,7 @@ pub struct Affinity {
     /// Before the process moves into the container's cgroup.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub initial: String,
-    /// After that.
+    /// After the move.
     #[serde(rename = "final", deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub last: String,
 }

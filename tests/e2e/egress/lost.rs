@@ -65,7 +65,7 @@ fn a_pasta_that_ends_or_hangs_as_it_starts_is_refused_or_the_network_is_lost() {
         assert!(run.elapsed < Duration::from_secs(20), "{run:#?}");
     };
     check("echo no good >&2; exit 1", "start_failed", "no good");
-    check("kill -9 $$", "start_failed", "it says nothing");
+    check("kill -9 $$", "start_failed", "it printed nothing");
     check("exec sleep 60", "start_failed", "no network after 10 s");
     check("exit 0", "lost", "has ended");
 }

@@ -1,11 +1,11 @@
-//! Bundles and command lines at random: what is chosen is said in words, so that a difference can be read.
+//! Random bundles and command lines: each choice has words, so that a difference is readable.
 
 use super::{Random, source};
 use crate::support::{Lab, finish};
 use serde_json::json;
 use std::process::Command;
 
-/// How the container is run.
+/// The way to run the container.
 pub enum Flow {
     Run,
     Start,
@@ -18,7 +18,7 @@ pub enum Flow {
 /// The container's name in a command line.
 pub const ID: &str = "ID";
 
-/// What was chosen.
+/// The choices.
 pub struct Plan {
     pub flow: Flow,
     pub words: Vec<String>,
@@ -54,7 +54,7 @@ impl Plan {
     }
 }
 
-/// What a container says of itself, each section after a line that begins with `==`.
+/// A container's view of itself, each section after a line that begins with `==`.
 pub const PROBE: &str = r#"
 echo == mountinfo; cat /proc/self/mountinfo
 echo == status; grep -E '^(Uid|Gid|Groups|NoNewPrivs|Seccomp|Cap...|Cpus_allowed_list|Mems_allowed_list|Umask|SigBlk):' /proc/self/status
@@ -91,7 +91,7 @@ const CAPABILITIES: [&str; 12] = [
 
 type Choice = (&'static str, fn(&mut Lab, &mut Random));
 
-/// Each is made once in five times.
+/// Each is chosen once in five times.
 const CHOICES: [Choice; 36] = [
     ("user", |lab, random| {
         let user = json!({"uid": random.one_of(&[0, 1000, 4242]), "gid": random.one_of(&[0, 1000, 7]), "additionalGids": [7, 1000]});
@@ -114,7 +114,7 @@ const CHOICES: [Choice; 36] = [
             sets[set] = json!(random.some_of(&CAPABILITIES));
         }
         let bounding = sets["bounding"].clone();
-        // Else setting the sets is refused by the kernel in the one order and not in the other.
+        // Otherwise the kernel refuses the sets in one order and not in the other.
         sets["permitted"] = bounding.clone();
         sets["effective"] = bounding;
         lab.config["process"]["capabilities"] = sets;
@@ -232,7 +232,7 @@ const CHOICES: [Choice; 36] = [
     ("annotations", |lab, _| lab.config["annotations"] = json!({"a.b": "c", "org.x": "with \"quotes\""})),
 ];
 
-/// Faults of a configuration, one of which is made once in twelve times.
+/// Faults of a configuration; one is chosen once in twelve times.
 const FAULTS: [Choice; 9] = [
     ("hostname of the host", |lab, _| _ = lab.without("uts")),
     ("a namespace twice", |lab, _| _ = lab.namespace("ipc")),
@@ -245,7 +245,7 @@ const FAULTS: [Choice; 9] = [
     ("a directory as program", |lab, _| _ = lab.args(&["/etc"])),
 ];
 
-/// Changes the bundle as the numbers say, and chooses how it is run.
+/// Changes the bundle by the numbers, and chooses how to run it.
 pub fn plan(lab: &mut Lab, random: &mut Random) -> Plan {
     let mut words = Vec::new();
     finish(Command::new("chmod").arg("755").arg(lab.path())).succeeded();
@@ -292,7 +292,7 @@ pub fn plan(lab: &mut Lab, random: &mut Random) -> Plan {
     Plan { flow, words, terminal, global, options }
 }
 
-/// What contradicts itself by chance, and would only ever be refused.
+/// Removes accidental contradictions, which would only be refused.
 fn repair(lab: &mut Lab) {
     let has = |lab: &Lab, kind: &str| {
         lab.config["linux"]["namespaces"].as_array().unwrap().iter().any(|each| each["type"] == kind)

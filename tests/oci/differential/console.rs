@@ -1,4 +1,4 @@
-//! The terminal of a container that nobody's foreground serves: the other side of `--console-socket`.
+//! A container's terminal without a foreground: the receiver of `--console-socket`.
 
 use crate::sockets::accept_descriptor;
 use std::io::Read;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A socket, and what is read of the terminal that came.
+/// A socket, and the output of the received terminal.
 pub struct Console {
     reader: JoinHandle<Vec<u8>>,
     is_over: Arc<AtomicBool>,
@@ -46,7 +46,7 @@ impl Console {
         Console { reader, is_over }
     }
 
-    /// What came, when the container has ended.
+    /// The output, after the container has ended.
     pub fn text(self) -> Vec<u8> {
         self.is_over.store(true, Ordering::Relaxed);
         self.reader.join().unwrap()

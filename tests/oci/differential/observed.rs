@@ -1,4 +1,4 @@
-//! What is compared, without what differs in each run and without the differences that docs/oci.md names.
+//! The compared lines, without the differences of each run and without those in docs/oci.md.
 
 use crate::support::Lab;
 use serde_json::Value;
@@ -29,7 +29,7 @@ const FILES: [&str; 20] = [
     "cpuset.cpu_exclusive",
 ];
 
-/// What runc 1.1 complains of where brig runs the bundle (docs/oci.md).
+/// The errors of runc 1.1 for bundles that brig runs (docs/oci.md).
 const RUNC_ALONE_FAILS: [&str; 4] = [
     // A FIFO of `linux.devices` in a user namespace, where the host has none.
     "error creating device nodes: mount /dev/deep/er:",
@@ -41,19 +41,19 @@ const RUNC_ALONE_FAILS: [&str; 4] = [
     "panic: runtime error: invalid memory address or nil pointer dereference",
 ];
 
-/// The same in a user namespace: of a bind mount the attributes that are locked are not kept.
+/// Its errors in a user namespace: locked attributes of a bind mount are lost.
 const RUNC_ALONE_FAILS_WITH_USERS: [&str; 2] = ["mount /mnt, flags: 0x", "mount /opt, flags: 0x"];
 
-/// What brig refuses by name where runc 1.1 does not look (docs/oci.md).
+/// brig's refusals that runc 1.1 does not make (docs/oci.md).
 const BRIG_ALONE_FAILS: [&str; 3] = [
     "unable to set domainname without a private UTS namespace",
     // runc's `run --detach` and `start` do not wait for this hook.
     "error running startContainer hook #0: exit status 3",
-    // Those of `poststart` run when the program runs; runc 1.1 runs them in `create`.
+    // `poststart` hooks run when the program runs; runc 1.1 runs them in `create`.
     "error running poststart hook #0: exit status 3",
 ];
 
-/// Whether one of them failed for a reason that is known.
+/// Whether one of them failed for a known reason.
 pub fn is_intended(ours: &[String], theirs: &[String], users: bool) -> bool {
     let has = |all: &[String], known: &[&str]| all.iter().any(|line| known.iter().any(|words| line.contains(words)));
     has(theirs, &RUNC_ALONE_FAILS)
@@ -61,7 +61,7 @@ pub fn is_intended(ours: &[String], theirs: &[String], users: bool) -> bool {
         || has(ours, &BRIG_ALONE_FAILS)
 }
 
-/// The limits of the groups that a process is in, a line each.
+/// The limits of a process's cgroups, a line each.
 pub fn groups(pid: &str) -> Vec<String> {
     let mut lines = BTreeSet::new();
     let mut is_frozen = false;
@@ -91,7 +91,7 @@ pub fn groups(pid: &str) -> Vec<String> {
     lines.into_iter().collect()
 }
 
-/// What `state` says, without times and places.
+/// The output of `state`, without times and paths.
 pub fn state(out: &str, lab: &Lab) -> String {
     let Ok(mut state) = serde_json::from_str::<Value>(out) else { return out.to_owned() };
     if let Some(all) = state.as_object_mut() {
@@ -103,7 +103,7 @@ pub fn state(out: &str, lab: &Lab) -> String {
     replaced(&state.to_string(), lab)
 }
 
-/// What a verb prints, a line each. Of numbers only those of limits are kept.
+/// The output of a verb, by line. Only numbers of limits stay.
 pub fn printed(verb: &str, out: &str, lab: &Lab) -> Vec<String> {
     let out = replaced(out, lab);
     let of_json = |out: &str| {
@@ -140,7 +140,7 @@ fn without_numbers(line: &str) -> String {
     line.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Each value of a JSON document with its path; of numbers those that are limits.
+/// Each value of a JSON document with its path; only numbers of limits stay.
 fn leaves(value: &Value, path: String, lines: &mut Vec<String>) {
     match value {
         Value::Object(map) => map.iter().for_each(|(key, value)| leaves(value, format!("{path}.{key}"), lines)),
@@ -156,7 +156,7 @@ pub fn replaced(text: &str, lab: &Lab) -> String {
     text.replace(&lab.path().display().to_string(), "LAB").replace(&lab.id, "ID")
 }
 
-/// What the container has said.
+/// The output of the container.
 pub struct Container<'lab> {
     lab: &'lab Lab,
     /// Whether `exec` ran the program.
@@ -199,7 +199,8 @@ impl Container<'_> {
         lines
     }
 
-    /// A mount without its numbers. Masks, which are stricter than runc's, and the directory of the groups, only by their places.
+    /// A mount without its numbers. Masks, which are stricter than runc's, and the directory of the cgroups, only by
+    /// their paths.
     fn mount(&self, line: &str) -> String {
         let fields: Vec<&str> = line.split(' ').collect();
         let [_, _, _, root, place, rest @ ..] = fields.as_slice() else { return line.to_owned() };
@@ -219,7 +220,7 @@ impl Container<'_> {
             return format!("groups {place}");
         }
         let mut rest = rest.to_vec();
-        // A tmpfs's mode is compared by stat(1); docs/oci.md: its own ro is that of its mount.
+        // stat(1) compares a tmpfs's mode; docs/oci.md: its own ro is that of its mount.
         let options: Vec<&str>;
         let last = rest.len() - 1;
         let joined;
@@ -244,7 +245,7 @@ impl Container<'_> {
         format!("{root} {place} {}", rest.join(" "))
     }
 
-    /// The words of the container's programs, and how often the runtime said that something went wrong: not its words.
+    /// The output of the container's programs, and the number of the runtime's errors, not their words.
     pub fn complaints(&self, err: &str) -> Vec<String> {
         let is_ours =
             |line: &&str| line.starts_with("time=") || !(line.starts_with("touch:") || line.starts_with("mkdir:"));
@@ -254,8 +255,8 @@ impl Container<'_> {
     }
 }
 
-/// Sorts neighbouring lines of mounts by place, and keeps the order of those at one place: there the last one counts. docs/oci.md: the mounts at
-/// different places are made in another order.
+/// Sorts neighbouring lines of mounts by path, and keeps the order of those at one path: there the last one counts.
+/// docs/oci.md: mounts at different paths are made in another order.
 fn sort_mounts(lines: &mut [String]) {
     let place = |line: &String| {
         line.strip_prefix("mountinfo: ").map(|rest| rest.split(' ').nth(1).unwrap_or_default().to_owned())

@@ -1,9 +1,11 @@
-//! The files in `commands` are lines of shell with Docker's commands. Each line is run with brig and with runc; the exit status and both streams must be
-//! the same. A line is one command; lines without an empty line between them are a block, which is run in order with one name, `$C`. Blocks run in any
-//! order and beside each other. `#` starts a line that is not run. `!` starts a command with which the two differ on purpose (docs/oci.md): the test fails
-//! when they no longer do. Other differences on purpose are taken out by `compared`.
+//! The files in `commands` are lines of shell with Docker's commands. Each line runs with brig and with runc; the exit
+//! status and both streams must be the same. A line is one command. Lines without an empty line between them are a
+//! block, which runs in order with one name, `$C`. Blocks run in any order and in parallel. `#` starts a comment. `!`
+//! starts a command with an intended difference (docs/oci.md): the test fails when the difference is gone. `compared`
+//! removes other intended differences.
 //!
-//! An ordinary run has all blocks of several lines and every third one of the others; `BRIG_DOCKER_ALL=1` runs all. `BRIG_DOCKER_ONLY=TEXT` runs only the blocks that contain the text, and prints what they had.
+//! An ordinary run has all blocks of several lines and every third one of the others; `BRIG_DOCKER_ALL=1` runs all.
+//! `BRIG_DOCKER_ONLY=TEXT` runs only the blocks that contain the text, and prints their output.
 
 use super::{Docker, WAITS, normal};
 use crate::support::Done;
@@ -22,20 +24,21 @@ const FILES: [&str; 8] = [
     include_str!("commands/process.sh"),
 ];
 
-/// How many blocks run side by side.
+/// The number of blocks that run in parallel.
 const THREADS: usize = 4;
-/// How often a block that differs is run again with each runtime, alone: clients that run at once, and what the engine says of an end, race on a busy
-/// machine. Brig may do in none of these rounds what runc never does.
+/// The rounds in which a block that differs runs again with each runtime, alone. Parallel clients, and the engine's
+/// reports of an end, race on a busy machine. In these rounds brig may never do what runc never does.
 const ROUNDS: usize = 5;
-/// After the second of these rounds no other begins when this time is over.
+/// After the second of these rounds no other starts once this time is over.
 const LONGEST: Duration = Duration::from_secs(60);
-/// How many blocks may differ in the first round alone. More are no race.
+/// The limit of blocks that differ in the first round only. More are not a race.
 const MOST_EXCUSED: usize = 2;
 
-/// What the lines use.
+/// Functions for the lines.
 ///
-/// `run` and `up` are `docker run` in the foreground, and of a container that prints `started`. `fails` prints the status of a `run` and whether Docker
-/// gave its hint, without the runtime's words. Both have a network of their own if they name none.
+/// `run` and `up` are `docker run`: in the foreground, and of a container that prints `started`. `fails` prints the
+/// status of a `run` and whether Docker printed its hint, without the runtime's words. Both have a private network by
+/// default.
 const PRELUDE: &str = r#"
 OPTIONS="--runtime $RT --cgroup-parent /docker-test-of-brig"
 run() { case "$*" in *--network*) ;; *) set -- --network none "$@" ;; esac; docker run --rm $OPTIONS "$@"; }
@@ -43,7 +46,7 @@ up() { case "$*" in *--network*) ;; *) set -- --network none "$@" ;; esac; docke
 fails() { run "$@" 2> err-$C; echo $?; grep -c 'Are you trying to mount' err-$C; }
 "#;
 
-/// Prints what a container sees of itself, in sections.
+/// Prints a container's view of itself, in sections.
 const PROBE: &str = r#"#!/bin/sh
 echo == mountinfo; cat /proc/self/mountinfo
 echo == status; grep -E '^(Uid|Gid|Groups|NoNewPrivs|Seccomp|Seccomp_filters|Cap...|Cpus_allowed_list|Mems_allowed_list|Umask|SigBlk|SigIgn):' /proc/self/status
@@ -71,7 +74,7 @@ fn filter(calls: &str, action: &str) -> String {
     format!(r#"{{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{{"names":[{calls}],"action":"{action}"}}]}}"#)
 }
 
-/// Files of the image and of the host that the lines name.
+/// Files of the image and of the host for the lines.
 fn prepare(docker: &Docker) {
     let write = |name: &str, text: &str| std::fs::write(docker.lab.path().join(name), text).unwrap();
     write("rootfs/bin/probe", PROBE);
@@ -105,11 +108,11 @@ fn blocks() -> Vec<Vec<&'static str>> {
     blocks
 }
 
-/// Words with which runc 1.1 fails where brig starts the container with a warning (docs/oci.md): what root of the host lacks.
+/// runc 1.1's errors where brig starts the container with a warning (docs/oci.md): the host's root lacks a privilege.
 const CALLER_LACKS_POWER: [&str; 2] =
     ["unable to apply caps: operation not permitted", "can't get final child's PID from pipe"];
 
-/// Status and streams without what differs in each run and without the differences that docs/oci.md names.
+/// Status and streams without the differences of each run and those in docs/oci.md.
 fn compared(done: &Done) -> String {
     let mut section = "";
     let (mut lines, mut mounts) = (Vec::new(), Vec::new());
@@ -121,10 +124,10 @@ fn compared(done: &Done) -> String {
         }
     }
     mounts.sort();
-    // Docker 20.10's client says this now and then when a run fails.
+    // Docker 20.10's client sometimes prints this when a run fails.
     let err = done.err.lines().filter(|line| !line.contains("error waiting for container: context canceled"));
     let err: Vec<_> = err.map(plain).collect();
-    // script(1) now and then has the end of its own input echoed by the terminal.
+    // The terminal sometimes echoes the end of script(1)'s input.
     let [mounts, out, err] = [mounts, lines, err].map(|lines| lines.join("\n").trim_end().to_owned());
     format!("{}\n{mounts}\n{out}\n{err}", done.status)
 }
@@ -145,14 +148,16 @@ fn plain(line: &str) -> String {
     }
 }
 
-/// An error of the daemon with the last of the runtime's words alone: clients and daemons go by these (`permission denied`), and not by what was tried.
+/// An error of the daemon with the last of the runtime's words only: clients and daemons use these (`permission
+/// denied`), not the failed step.
 fn without_runtimes_words(line: &str) -> String {
     let parts = line.split_once("OCI runtime ").zip(line.rsplit_once(": unknown"));
     let Some(((before, _), (words, after))) = parts else { return line.to_owned() };
     format!("{before}OCI runtime: {}: unknown{after}", words.rsplit(": ").next().unwrap_or_default())
 }
 
-/// A mount without its numbers. Masks and the directory of the groups, which are stricter than runc's, only by their places.
+/// A mount without its numbers. Masks and the directory of the cgroups, which are stricter than runc's, only by their
+/// paths.
 fn mount(line: &str) -> Option<String> {
     let fields: Vec<&str> = line.split(' ').collect();
     let [_, _, _, root, place, rest @ ..] = fields.as_slice() else { return None };
@@ -248,7 +253,8 @@ fn docker_commands_do_with_brig_what_they_do_with_runc() {
     assert!(wrong.is_empty(), "{} of {count} commands differ\n{}", wrong.len(), wrong.join("\n\n"));
 }
 
-/// The lines of a block with which brig did in some round what runc did in none, and those marked with `!` with which it did nothing else.
+/// The lines of a block with a result of brig in some round that runc had in none. Also the lines with `!` without any
+/// other result.
 fn differences(lines: &[&str], ours: &[Vec<Done>], theirs: &[Vec<Done>]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (index, line) in lines.iter().enumerate() {

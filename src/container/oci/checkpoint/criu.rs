@@ -1,4 +1,4 @@
-//! A CRIU process that serves one request of ours (`criu swrk`) over a seqpacket socket.
+//! A CRIU process that serves one request (`criu swrk`) over a seqpacket socket.
 
 use super::rpc::{Features, Kind as Of, Notification, Request, Response};
 use crate::error::{Context, Error, Kind, Result};
@@ -10,10 +10,10 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command};
 
-/// More than any answer of CRIU's.
+/// More than any answer of CRIU.
 const LARGEST: usize = 64 << 10;
 
-/// The process. Dropped, its socket is closed, so that it ends what it began, and it is reaped.
+/// The process. Drop closes its socket, so that it ends, and reaps it.
 #[derive(Debug)]
 pub(super) struct Criu {
     child: Child,
@@ -21,8 +21,8 @@ pub(super) struct Criu {
 }
 
 impl Criu {
-    /// Starts it with our standard streams. `handed` are descriptors that it gets under the numbers that they have here. The caller has one thread:
-    /// until the start they would be inherited by every program.
+    /// Starts it with our standard streams. It gets the `handed` descriptors under the same numbers. The caller has one
+    /// thread: any program started meanwhile would inherit them.
     pub(super) fn start(handed: &[OwnedFd]) -> Result<Criu> {
         let step = || "start `criu`";
         let (ours, theirs) = Channel::pair().failing(Kind::Internal, step)?;
@@ -51,7 +51,8 @@ impl Criu {
         self.child.id() as i32
     }
 
-    /// Sends the request and answers CRIU's notifications by `step`, which also gets the descriptor that came with one, until CRIU has ended.
+    /// Sends the request and answers CRIU's notifications by `step`, which also gets their descriptor, until CRIU has
+    /// ended.
     pub(super) fn run(
         mut self,
         request: &Request,
@@ -77,7 +78,7 @@ impl Criu {
         };
         self.socket = None;
         let status = self.child.wait().failing(Kind::State, || "wait for `criu`")?;
-        // After a pre-dump it waits for the next request, and fails when there is none.
+        // After a pre-dump it waits for the next request, and fails without one.
         if status.success() || request.kind() == Of::PreDump {
             return Ok(response);
         }
@@ -105,12 +106,12 @@ impl Criu {
 impl Drop for Criu {
     fn drop(&mut self) {
         self.socket = None;
-        // An error is on its way already; one that was waited for is no error.
+        // The caller has an error already, or needs no status.
         let _ = self.child.wait();
     }
 }
 
-/// Refuses what this CRIU and this kernel cannot do together.
+/// Refuses features that this CRIU and this kernel do not have together.
 pub(super) fn require(wanted: &Features) -> Result<()> {
     let request = Request { kind: Of::FeatureCheck.into(), features: Some(wanted.clone()), ..Request::default() };
     let found = Criu::start(&[])?.run(&request, |_, _| Ok(()))?.features.unwrap_or_default();

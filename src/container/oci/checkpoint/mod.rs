@@ -1,7 +1,9 @@
-//! `checkpoint` and `restore` by CRIU, with runc's options, its files beside CRIU's images and its external mounts and namespaces.
+//! `checkpoint` and `restore` by CRIU, with runc's options, its files beside CRIU's images and its external mounts and
+//! namespaces.
 //!
-//! CRIU restores what the images say: processes, their privileges, file systems and memory. So images are trusted like a program that root runs.
-//! Privileges beyond the configuration are found (`privileges`); a mount that a forged image asks for is not.
+//! CRIU restores the contents of the images: processes, privileges, file systems and memory. So images need as much
+//! trust as a program that root runs. `privileges` detects privileges beyond the configuration; mounts of a forged
+//! image are not detected.
 
 mod criu;
 mod external;
@@ -25,79 +27,79 @@ use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// runc's file beside CRIU's images: what the standard streams of the container's first process were.
+/// runc's file beside CRIU's images: the standard streams of the container's first process.
 const DESCRIPTORS: &str = "descriptors.json";
-/// CRIU's options for every container of this host (runc's name: administrators have it already).
+/// CRIU's options for every container of this host (runc's name: administrators may have it already).
 const CONFIGURATION: &str = "/etc/criu/runc.conf";
-/// CRIU's level of messages in its log, as runc has it: debugging.
+/// CRIU's log level, as in runc: debugging.
 const LOG_LEVEL: i32 = 4;
-/// How much of CRIU's log is read for the reason of a failure.
+/// The bytes of CRIU's log that are read for the reason of a failure.
 const LOG_LARGEST: u64 = 16 << 20;
 
-/// How the cgroups of the processes are saved and put back.
+/// How the cgroups of the processes are saved and restored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cgroups {
     /// CRIU's default, which is `Soft`.
     #[default]
     Default,
-    /// Settings of groups are put back where the group is new.
+    /// Restores settings of new cgroups only.
     Soft,
-    /// Settings are put back always.
+    /// Always restores settings.
     Full,
-    /// Groups must be as they were.
+    /// Requires that the cgroups are unchanged.
     Strict,
-    /// Not at all.
+    /// Neither saves nor restores cgroups.
     Ignore,
 }
 
-/// What a checkpoint and a restore have in common.
+/// The common options of a checkpoint and a restore.
 #[derive(Clone, Debug, Default)]
 pub struct CriuOptions {
     /// The directory of the images, absolute.
     pub images: PathBuf,
-    /// The directory of CRIU's log and of other files that it needs meanwhile; that of the images if absent.
+    /// The directory of CRIU's log and temporary files; that of the images if absent.
     pub work: Option<PathBuf>,
-    /// Connections of TCP are saved too.
+    /// Saves TCP connections.
     pub tcp_established: bool,
-    /// A unix socket may be connected to one outside of the container.
+    /// Allows a unix socket that is connected outside the container.
     pub external_unix_sockets: bool,
-    /// The processes belong to a session that is not the container's.
+    /// The processes belong to a session outside the container.
     pub shell_job: bool,
-    /// Locks of files are saved too.
+    /// Saves file locks.
     pub file_locks: bool,
-    /// Pages that a later image has are removed from the earlier ones.
+    /// Removes pages from earlier images that a later one has.
     pub auto_dedup: bool,
-    /// Memory is fetched when it is used (userfaultfd).
+    /// Fetches memory on use (userfaultfd).
     pub lazy_pages: bool,
-    /// The network namespace is made, and nothing in it.
+    /// Makes the network namespace without contents.
     pub empty_network: bool,
-    /// How the cgroups of the processes are saved and put back.
+    /// How the cgroups of the processes are saved and restored.
     pub cgroups: Cgroups,
 }
 
-/// How a container is saved.
+/// The options of a checkpoint.
 #[derive(Clone, Debug, Default)]
 pub struct Checkpoint {
-    /// What a restore has too.
+    /// The options that a restore has too.
     pub criu: CriuOptions,
-    /// The images of an earlier pre-dump, relative to those of this one.
+    /// The images of an earlier pre-dump, relative to these images.
     pub parent: Option<PathBuf>,
-    /// The container runs on.
+    /// The container continues.
     pub leave_running: bool,
-    /// Memory alone is saved, and the container runs on.
+    /// Saves memory only; the container continues.
     pub pre_dump: bool,
-    /// Connections that are not accepted yet are left out.
+    /// Leaves out connections that are not accepted yet.
     pub tcp_skip_in_flight: bool,
-    /// Files that have lost their names get one.
+    /// Gives names to files that have lost theirs.
     pub link_remap: bool,
-    /// The host and port of a `criu page-server` that gets the memory.
+    /// The host and port of a `criu page-server` that receives the memory.
     pub page_server: Option<(String, u16)>,
-    /// Where a zero byte is written when lazy pages can be fetched.
+    /// Receives a zero byte when lazy pages can be fetched.
     pub status: Option<std::sync::Arc<OwnedFd>>,
 }
 
 impl Containers {
-    /// Saves a running container, which ends unless it is to run on. Returns what `poststop` hooks said against it.
+    /// Saves a running container, which ends unless it continues by request. Returns the errors of `poststop` hooks.
     pub fn checkpoint(&self, id: &ContainerId, wish: &Checkpoint) -> Result<Vec<String>> {
         crate::process::require_one_thread()?;
         let place = Place::find(&self.root, id)?;
@@ -162,7 +164,7 @@ impl Containers {
     }
 }
 
-/// Refuses what CRIU does not put back, and who may not use it.
+/// Refuses what CRIU does not restore, and callers without the right to use it.
 fn check(config: &Config) -> Result<()> {
     let refuse = |words: &str, hint: &str| Err(Error::new(Kind::State, words).hint(hint));
     if !rustix::process::geteuid().is_root() || !ns::is_initial() {
@@ -196,7 +198,7 @@ fn check(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// The options that both directions have.
+/// The common options of both directions.
 fn common(wish: &CriuOptions, config: &Config, log: &str) -> Options {
     let cgroups = match wish.cgroups {
         Cgroups::Default => CgroupMode::Default,
@@ -224,8 +226,8 @@ fn common(wish: &CriuOptions, config: &Config, log: &str) -> Options {
     }
 }
 
-/// The directories of the images and of the log, open: CRIU opens them anew through our descriptors, and works there. So they must be of its mount
-/// namespace.
+/// The directories of the images and of the log, open. CRIU opens them again through our descriptors and works there,
+/// so they must be in its mount namespace.
 struct Directories {
     images: OwnedFd,
     work: Option<OwnedFd>,
@@ -254,13 +256,13 @@ impl Directories {
         options.work = self.work.as_ref().map(AsRawFd::as_raw_fd);
     }
 
-    /// Adds the errors of CRIU's own log, and where that is, to `error`.
+    /// Adds the errors of CRIU's own log, and its path, to `error`.
     fn explain(&self, error: Error, name: &str) -> Error {
         let path = self.log.join(name);
         let text = files::read_bounded(&path, LOG_LARGEST).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
-        // `(00.012345) Error (criu/mount.c:123): words`
-        // CRIU goes on without more descriptors, and without the TUN devices that the container's cgroup denies.
+        // `(00.012345) Error (criu/mount.c:123): words` Skip the errors that CRIU ignores: the limit of descriptors,
+        // and TUN devices that the container's cgroup denies.
         let is_reason = |line: &&str| {
             line.contains("Error (") && !["RLIMIT_NOFILE", "criu/tun.c"].iter().any(|each| line.contains(each))
         };

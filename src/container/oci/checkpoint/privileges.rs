@@ -1,4 +1,5 @@
-//! Whether restored processes have no more privileges than the configuration gives: CRIU puts back what the image says.
+//! Checks that restored processes have no more privileges than the configuration: CRIU restores what the image
+//! contains.
 
 use crate::container::oci::prepare;
 use crate::container::tree::descendants;
@@ -7,7 +8,7 @@ use crate::spec::config::Config;
 use crate::sys::weaken;
 use std::path::Path;
 
-/// Refuses a process below `pid`, or itself, that the configuration would not have started so. The processes stand still.
+/// Refuses `pid` or a descendant with other privileges than the configuration gives. The processes are stopped.
 pub(super) fn check(config: &Config, pid: i32) -> Result<()> {
     let Some(process) = config.process.as_ref().filter(|_| !weaken::is_off("restored-privileges")) else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `restore`: a container whose processes come from CRIU's images and whose surroundings from a bundle.
+//! `restore`: a container with processes from CRIU's images and surroundings from a bundle.
 
 use super::super::create::Undo;
 use super::super::creation::{self, Creation, streams};
@@ -25,33 +25,33 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::SystemTime;
 
-/// Where CRIU finds the root, below the container's directory: it wants a mount point whose parent is visible.
+/// The root for CRIU, below the container's directory: CRIU needs a mount point with a visible parent.
 const ROOT: &str = "criu-root";
 
-/// How a container is put back.
+/// The options of a restore.
 #[derive(Clone, Debug, Default)]
 pub struct Restoration {
     /// The bundle and the caller's sockets and files.
     pub creation: Creation,
-    /// What a checkpoint has too.
+    /// The options that a checkpoint has too.
     pub criu: CriuOptions,
-    /// Another label of a security module than the saved one, `TYPE:NAME`.
+    /// A replacement for the saved label of a security module, `TYPE:NAME`.
     pub lsm_profile: Option<String>,
-    /// Another SELinux context of the mounts.
+    /// A replacement for the SELinux context of the mounts.
     pub lsm_mount_context: Option<String>,
 }
 
-/// A container that runs again, as a child of this process.
+/// A restored container, a child of this process.
 #[derive(Debug)]
 pub struct Restored {
     /// The first process, in our PID namespace.
     pub pid: i32,
-    /// The terminal's master, where no console socket got it.
+    /// The terminal's master, unless a console socket got it.
     pub console: Option<OwnedFd>,
 }
 
 impl Containers {
-    /// Puts a container back from the images of a checkpoint.
+    /// Restores a container from the images of a checkpoint.
     pub fn restore(&self, id: &ContainerId, wish: &Restoration) -> Result<Restored> {
         process::require_one_thread()?;
         let path = bundle::config_path(&wish.creation);
@@ -98,9 +98,9 @@ impl Containers {
             streams: streams(),
             ..Record::new()
         };
-        undo.place.write(&record)?; // the intent, before the first thing that would outlive us
+        undo.place.write(&record)?; // the intent, before anything that would outlive us
 
-        // In mount namespaces of their own: nothing is mounted in the host's, whatever ends this process.
+        // In separate mount namespaces: nothing is mounted in the host's, even if this process is killed.
         let root = undo.place.path.join(ROOT);
         files::create_directories(&root, 0o700)?;
         let (directories, criu) = within(ns::unshare_mounts, || {
@@ -115,7 +115,7 @@ impl Containers {
             None => undo.cgroup.as_ref().map_or(Ok(()), |group| group.join(criu.pid()))?,
         }
         record.cgroup = undo.cgroup.as_ref().map(Cgroup::record);
-        // Builds the root once and leaves it: the directories and files to mount on stay. systemd's group, which is a mount, exists only now.
+        // Builds the root once and leaves it: the mount points stay. systemd's cgroup, a mount, exists only now.
         within(ns::unshare_mounts, || make_mount_points(&bundle))?;
         options.cgroup_roots = cgroup_roots(criu.pid())?;
         let request = Request { kind: Of::Restore.into(), options: Some(options), ..Request::default() };
@@ -138,7 +138,7 @@ impl Containers {
                 }
                 // The processes have their privileges and do not run yet.
                 Some("pre-resume") => privileges::check(&config, record.pid).inspect_err(|_| {
-                    // Before CRIU is answered: it would let them go on. What is killed here is waited for by `Undo`.
+                    // Kill before the answer to CRIU, which would let them run. `Undo` waits for the killed process.
                     let _ = signal::send(&record, Signal::KILL);
                     if let Some(Ok(group)) = record.cgroup.as_ref().map(Cgroup::open) {
                         let _ = group.kill();
@@ -164,7 +164,7 @@ impl Containers {
     }
 }
 
-/// Does `work` where `enter` leads, and comes back.
+/// Does `work` inside `enter`'s namespaces, and returns to the old ones.
 fn within<T>(enter: impl FnOnce() -> Result<Left>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let left = enter()?;
     let done = work();
@@ -172,14 +172,15 @@ fn within<T>(enter: impl FnOnce() -> Result<Left>, work: impl FnOnce() -> Result
     done
 }
 
-/// Leaves the choice of processors to the container's group: CRIU does not save it, and the processes would have the caller's.
+/// Allows every processor that the container's cgroup allows. CRIU does not save the affinity, and the processes would
+/// have the caller's.
 fn allow_every_cpu() {
     let mut every = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|cpu| every.set(cpu));
-    let _ = sched_setaffinity(None, &every); // the caller's group always allows one
+    let _ = sched_setaffinity(None, &every); // the caller's cgroup always allows one
 }
 
-/// The pipes of the saved streams, with the stream of ours that takes the place of each.
+/// The pipes of the saved streams, each with our stream that replaces it.
 fn inherited_streams(wish: &CriuOptions) -> Result<Vec<InheritDescriptor>> {
     let path = wish.images.join(DESCRIPTORS);
     let bytes = files::read_bounded(&path, 64 << 10)
@@ -190,7 +191,7 @@ fn inherited_streams(wish: &CriuOptions) -> Result<Vec<InheritDescriptor>> {
     Ok(pipes.map(|(descriptor, key)| InheritDescriptor { key, descriptor }).collect())
 }
 
-/// The groups that CRIU itself is in now: below them it puts those of the image.
+/// CRIU's current cgroups: it puts those of the image below them.
 fn cgroup_roots(pid: i32) -> Result<Vec<CgroupRoot>> {
     let path = format!("/proc/{pid}/cgroup");
     let text = std::fs::read_to_string(&path).failing(Kind::Cgroup, || format!("read `{path}`"))?;
@@ -206,7 +207,7 @@ fn cgroup_roots(pid: i32) -> Result<Vec<CgroupRoot>> {
     Ok(roots.collect())
 }
 
-/// The hooks for which the namespaces must be there.
+/// Runs the hooks that need the namespaces.
 fn run_hooks(config: &Config, record: &Record, pid: i32) -> Result<()> {
     let state = Record { pid, ..record.clone() }.state(Status::Creating);
     hooks::run("prestart", &config.hooks.prestart, &state)?;

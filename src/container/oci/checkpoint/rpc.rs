@@ -1,10 +1,11 @@
-//! CRIU's remote procedure calls: the messages of `images/rpc.proto` that brig sends and reads (protocol buffers, version 2).
+//! CRIU's remote procedure calls: the messages of `images/rpc.proto` that brig sends and reads (protocol buffers,
+//! version 2).
 //!
-//! Field numbers are CRIU's and never change. Fields that brig does not use are left out; decoding skips them.
+//! Field numbers are CRIU's and never change. Decoding skips fields that brig does not use.
 
 use prost::{Enumeration, Message};
 
-/// What is asked for, and what an answer is about.
+/// The kind of a request, and of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub(super) enum Kind {
@@ -27,7 +28,7 @@ pub(super) enum CgroupMode {
     Default = 6,
 }
 
-/// Where the pages of memory go instead of a file.
+/// The receiver of memory pages instead of a file.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PageServer {
     #[prost(string, optional, tag = "1")]
@@ -36,7 +37,7 @@ pub(super) struct PageServer {
     pub port: Option<i32>,
 }
 
-/// A mount that CRIU does not save: on a dump mount point and name, on a restore name and source.
+/// A mount that CRIU does not save: mount point and name on a dump, name and source on a restore.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ExternalMount {
     #[prost(string, required, tag = "1")]
@@ -45,7 +46,7 @@ pub(super) struct ExternalMount {
     pub value: String,
 }
 
-/// A namespace that exists and is joined.
+/// An existing namespace to join.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct JoinNamespace {
     #[prost(string, required, tag = "1")]
@@ -54,7 +55,7 @@ pub(super) struct JoinNamespace {
     pub file: String,
 }
 
-/// A descriptor of the CRIU process that takes the place of what the image names by `key`.
+/// A descriptor of the CRIU process that replaces the file that the image names by `key`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct InheritDescriptor {
     #[prost(string, required, tag = "1")]
@@ -63,7 +64,7 @@ pub(super) struct InheritDescriptor {
     pub descriptor: i32,
 }
 
-/// The cgroup below which the saved groups of a controller are put back.
+/// The cgroup below which the saved cgroups of a controller are restored.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct CgroupRoot {
     #[prost(string, optional, tag = "1")]
@@ -75,7 +76,7 @@ pub(super) struct CgroupRoot {
 /// The options of a dump or a restore.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Options {
-    /// A descriptor of the process that asks; CRIU opens it anew.
+    /// A descriptor of the requesting process; CRIU opens it again.
     #[prost(int32, required, tag = "1")]
     pub images: i32,
     #[prost(int32, optional, tag = "2")]
@@ -118,7 +119,7 @@ pub(super) struct Options {
     pub manage_cgroups: Option<bool>,
     #[prost(message, repeated, tag = "25")]
     pub cgroup_roots: Vec<CgroupRoot>,
-    /// Whether the restored process becomes a child of the process that asks.
+    /// Whether the restored process becomes a child of the requesting process.
     #[prost(bool, optional, tag = "26")]
     pub sibling: Option<bool>,
     #[prost(message, repeated, tag = "27")]
@@ -147,7 +148,7 @@ pub(super) struct Options {
     pub lsm_mount_context: Option<String>,
 }
 
-/// What this CRIU and this kernel can do together.
+/// The features of this CRIU and this kernel together.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Features {
     #[prost(bool, optional, tag = "1")]
