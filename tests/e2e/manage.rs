@@ -64,8 +64,8 @@ fn tasks_are_listed_shown_and_removed_by_the_beginning_of_their_ids() {
     assert_eq!(newest["id"], ids[1].as_str());
     let mut lines = words.lines().map(|line| line.split("  ").next().unwrap());
     assert!(lines.by_ref().take(4).eq(["task", "command", "outcome", "exit status"]), "{words}");
-    lab.brig(["task", "show", "zzz"]).refused(125, &["no task `zzz`"]);
-    lab.brig(["task", "logs", ""]).refused(125, &["no task ``"]);
+    lab.brig(["task", "show", "zzz"]).refused(125, &["unknown task `zzz`"]);
+    lab.brig(["task", "logs", ""]).refused(125, &["unknown task ``"]);
     lab.brig(["task", "rm", "../.."]).refused(125, &["unknown task"]);
 
     lab.brig(["task", "rm", beginning, &ids[1]]).succeeded();
