@@ -76,9 +76,8 @@ struct Started {
     stop_signal: Signal,
 }
 
-/// Begins the options' command in a new sandbox. An error means that nothing was started; what goes wrong later is in the report.
+/// Begins the command of checked options in a new sandbox. An error means that nothing was started; what goes wrong later is in the report.
 pub(crate) fn begin(options: &Options, site: Site) -> Result<Begun<'_>> {
-    options.check()?;
     let (progress, handed) = site.progress.map(|pipe| (pipe.ours, pipe.theirs)).unzip();
     let Planned { mut spec, checked, mut degraded, submounts } = plan(options, &site.place.stage, container::check)?;
     // Another runtime would not pass the descriptor on.
@@ -108,8 +107,9 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<Begun<'_>> {
     Ok(Begun { options, degraded, started, notes: submounts.notes, hints: submounts.hints })
 }
 
-/// Both at once, where there is nothing else to do.
+/// Checks the options and does both at once, where there is nothing else to do.
 pub(crate) fn run(options: &Options, site: Site, audience: Audience<'_>) -> Result<Report> {
+    options.check()?;
     let mut begun = begin(options, site)?;
     begun.give_way();
     Ok(begun.watch(audience))
