@@ -76,10 +76,9 @@ struct Started {
     stop_signal: Signal,
 }
 
-/// Starts the options' command in a new sandbox. An error means that nothing was started; later errors are in the
-/// report.
+/// Starts the command of checked options in a new sandbox. An error means that nothing was started; later errors are in
+/// the report.
 pub(crate) fn begin(options: &Options, site: Site) -> Result<PendingSandbox<'_>> {
-    options.check()?;
     let (progress, handed) = site.progress.map(|pipe| (pipe.ours, pipe.theirs)).unzip();
     let Planned { mut spec, checked, mut degraded, submounts } = plan(options, &site.place.stage, container::check)?;
     // Another runtime would not pass the descriptor on.
@@ -109,8 +108,9 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<PendingSandbox<'_>>
     Ok(PendingSandbox { options, degraded, started, notes: submounts.notes, hints: submounts.hints })
 }
 
-/// Both at once.
+/// Checks the options, then does both at once.
 pub(crate) fn run(options: &Options, site: Site, audience: Audience<'_>) -> Result<Report> {
+    options.check()?;
     let mut begun = begin(options, site)?;
     begun.wait_for_start();
     Ok(begun.watch(audience))

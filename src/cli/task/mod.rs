@@ -183,6 +183,7 @@ mod tests {
             ("--events", "ftp://foo"),
             ("--allow-degraded", "foo"),
             ("--backend", "foo"),
+            ("--ech", "foo"),
             ("--grace", "foo"),
             ("--pull", "foo"),
         ]

@@ -97,9 +97,9 @@ pub(super) fn resume(store: &Store, arguments: ResumeArguments) -> Result<ExitCo
         output::lines([brig::task::run_detached(store, &definition, false)?]);
         return Ok(ExitCode::SUCCESS);
     }
-    definition.terminal = !arguments.json && isatty(rustix::stdio::stdin()) && isatty(rustix::stdio::stdout());
-    let raw = if definition.terminal { Some(terminal::Raw::enter()?) } else { None };
-    let receipt = brig::task::run(store, &definition, &mut Screen::new(arguments.json, definition.terminal));
+    definition.sandbox.terminal = !arguments.json && isatty(rustix::stdio::stdin()) && isatty(rustix::stdio::stdout());
+    let raw = if definition.sandbox.terminal { Some(terminal::Raw::enter()?) } else { None };
+    let receipt = brig::task::run(store, &definition, &mut Screen::new(arguments.json, definition.sandbox.terminal));
     drop(raw);
     let receipt = receipt?;
     if arguments.json {

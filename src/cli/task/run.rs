@@ -78,8 +78,8 @@ pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let raw = if definition.terminal { Some(terminal::Raw::enter()?) } else { None };
-    let mut watcher = Screen::new(json, definition.terminal);
+    let raw = if definition.sandbox.terminal { Some(terminal::Raw::enter()?) } else { None };
+    let mut watcher = Screen::new(json, definition.sandbox.terminal);
     let receipt = brig::task::run(store, &definition, &mut watcher);
     drop(raw);
     let receipt = receipt?;
@@ -197,13 +197,13 @@ fn definition(flags: &SettingFlags<false>, command: Vec<OsString>) -> Result<Def
         return Err(Error::new(Kind::Usage, "--pull is about an image, and the task has none")
             .hint("name one with --image, or leave --pull out"));
     }
-    if definition.command.is_empty() && flags.has("--explain") && definition.image.is_none() {
-        definition.command = vec!["true".into()];
+    if definition.sandbox.command.is_empty() && flags.has("--explain") && definition.image.is_none() {
+        definition.sandbox.command = vec!["true".into()];
     }
     let (input, out) = (rustix::stdio::stdin(), rustix::stdio::stdout());
     let (tty, detach) = (flags.has("--tty"), flags.has("--detach"));
     let at_terminal = !flags.has("--json") && !detach && isatty(input) && isatty(out);
-    definition.terminal = tty || (!flags.has("--no-tty") && at_terminal);
+    definition.sandbox.terminal = tty || (!flags.has("--no-tty") && at_terminal);
     if tty && !detach && !isatty(input) {
         return Err(Error::new(Kind::Usage, "--tty needs a terminal as standard input").hint("leave --tty out"));
     }

@@ -35,7 +35,7 @@ pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, St
     }
     if let Some(image) = &image {
         let digest = &image.used.digest;
-        let copying = image.copying(&definition.limits)?.map_or(String::new(), |words| format!("; {words}"));
+        let copying = image.copying(&definition.sandbox.limits)?.map_or(String::new(), |words| format!("; {words}"));
         rows.insert(2, ("image".to_owned(), format!("{} ({digest}){copying}", image.used.reference)));
     }
     if let WorkspaceSource::Repository { url, reference } = &definition.workspace {

@@ -137,11 +137,11 @@ fn mounter() -> Mounter {
 /// Opens the image of a definition that names one.
 pub(crate) fn open(store: &Store, definition: &Definition) -> Result<Option<Opened>> {
     let Some(wish) = &definition.image else { return Ok(None) };
-    if definition.rootfs.is_some() {
+    if definition.sandbox.rootfs.is_some() {
         return Err(Error::new(Kind::Usage, "an image and a root file system are two roots")
             .hint("leave --image or --rootfs out"));
     }
-    open_one(store, wish, &definition.command).map(Some).doing(|| format!("use the image `{}`", wish.reference))
+    open_one(store, wish, &definition.sandbox.command).map(Some).doing(|| format!("use the image `{}`", wish.reference))
 }
 
 fn open_one(store: &Store, wish: &ImageWish, command: &[OsString]) -> Result<Opened> {

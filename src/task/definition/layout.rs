@@ -24,11 +24,12 @@ pub(crate) struct Layout {
 impl Layout {
     /// The layout of a definition: as it says, or a folder at its own path if nothing of the sandbox is there.
     pub(crate) fn of(definition: &Definition, image: Option<&Opened>, store: &Store) -> Result<Layout> {
-        let refused = |path: &Path| conflict(path, definition.rootfs.as_deref(), image.map(|image| &image.root));
+        let refused =
+            |path: &Path| conflict(path, definition.sandbox.rootfs.as_deref(), image.map(|image| &image.root));
         let mut layout = Layout { at: WORKSPACE.into(), repository: None, notes: Vec::new() };
         // What cannot be resolved is refused with better words when it is used.
         let folder = match &definition.workspace {
-            WorkspaceSource::Directory(path) if definition.backend != Backend::Local => {
+            WorkspaceSource::Directory(path) if definition.sandbox.backend != Backend::Local => {
                 std::fs::canonicalize(path).ok()
             }
             _ => None,

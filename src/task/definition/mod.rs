@@ -13,7 +13,7 @@ pub(super) mod settings;
 
 use self::image::ImageWish;
 use self::receiver::Receiver;
-use crate::sandbox::{Backend, ExitCodes, Limits, Network, Outcome};
+use crate::sandbox::{Backend, Options, Outcome};
 use crate::task::git::{GitOptions, Remote};
 use crate::task::output::artifact::ArtifactOptions;
 use crate::task::output::result::ResultOptions;
@@ -107,34 +107,15 @@ pub struct Definition {
     pub workspace: WorkspaceSource,
     /// The path of the workspace inside; `None` for a folder's own path where that is free, else `/workspace`.
     pub at: Option<PathBuf>,
-    /// Where the command starts inside, if not there; a relative path is meant from there.
-    pub directory: Option<PathBuf>,
-    /// The command and its arguments.
-    pub command: Vec<OsString>,
-    /// Variables added to the empty environment.
-    pub environment: Vec<(OsString, OsString)>,
+    /// An image of the store as the root, whose config says what the definition leaves out; a command is then not needed.
+    pub image: Option<ImageWish>,
+    /// The sandbox, without what only opening gives it: workspace, path of the workspace and root of the image. A relative `directory` starts
+    /// at the workspace.
+    pub sandbox: Options,
     /// How its repository is reached, and where its commits go.
     pub git: GitOptions,
     /// Secrets, without their values.
     pub secrets: Vec<Secret>,
-    /// A root file system; `None` for the host's own system folders.
-    pub rootfs: Option<PathBuf>,
-    /// An image of the store as the root, whose config says what the definition leaves out; a command is then not needed.
-    pub image: Option<ImageWish>,
-    /// What of the network it has.
-    pub network: Network,
-    /// What it may use.
-    pub limits: Limits,
-    /// Protections and limits that may be missing, by name.
-    pub may_degrade: Vec<String>,
-    /// Who isolates it.
-    pub backend: Backend,
-    /// How long it may take to end when asked to.
-    pub grace: Duration,
-    /// Whether the command gets a terminal of its own.
-    pub terminal: bool,
-    /// What its exit codes mean.
-    pub exit_codes: ExitCodes,
     /// Whether lines of its output that are JSON objects are events of its progress.
     pub stream_json: bool,
     /// Where its events go, besides its record.
@@ -155,8 +136,6 @@ pub struct Definition {
     pub keep: Keep,
     /// The task whose workspace it goes on from.
     pub continued: Option<Continued>,
-    /// Whether it has no command, and stays for those who enter until it is ended.
-    pub holds: bool,
     /// How many tasks of the store may run at once for this one to begin.
     pub max_parallel: Option<u32>,
     /// How long it may wait for its turn.
@@ -167,7 +146,7 @@ impl Definition {
     /// Whether something may take long, or is put into its directory, before its sandbox begins: then it must be known before.
     pub(crate) fn waits_before_its_sandbox(&self) -> bool {
         let is_queued = self.max_parallel.is_some();
-        let has_place = self.keep != Keep::No || self.continued.is_some() || self.backend == Backend::Local;
+        let has_place = self.keep != Keep::No || self.continued.is_some() || self.sandbox.backend == Backend::Local;
         !self.workspace.is_at_hand() || is_queued || has_place
     }
 
@@ -176,20 +155,10 @@ impl Definition {
         Definition {
             workspace: WorkspaceSource::Empty,
             at: None,
-            directory: None,
-            command,
-            environment: Vec::new(),
+            image: None,
+            sandbox: Options::new(command),
             git: GitOptions::default(),
             secrets: Vec::new(),
-            rootfs: None,
-            image: None,
-            network: Network::default(),
-            limits: Limits::default(),
-            may_degrade: Vec::new(),
-            backend: Backend::Native,
-            grace: Duration::from_secs(10),
-            terminal: false,
-            exit_codes: ExitCodes::default(),
             stream_json: false,
             events: Vec::new(),
             artifacts: ArtifactOptions::default(),
@@ -200,7 +169,6 @@ impl Definition {
             profile: None,
             keep: Keep::No,
             continued: None,
-            holds: false,
             max_parallel: None,
             queue_wait: None,
         }

@@ -40,30 +40,21 @@ pub(crate) fn options(
     image: Option<&Opened>,
     workspace: Workspace,
 ) -> Result<Options> {
-    let mut network = definition.network.clone();
+    let mut options = definition.sandbox.clone();
     for secret in &definition.secrets {
-        network.admit(&secret.credentials).doing(|| format!("use the secret `{}`", secret.name))?;
+        options.network.admit(&secret.credentials).doing(|| format!("use the secret `{}`", secret.name))?;
     }
-    if network.mode == NetworkMode::Egress && network.policy.ech.is_none() {
-        network.policy.ech = Some(super::hosted::ech()?);
+    if options.network.mode == NetworkMode::Egress && options.network.policy.ech.is_none() {
+        options.network.policy.ech = Some(super::hosted::ech()?);
     }
-    let command = image.map_or(&definition.command, |image| &image.command);
-    Ok(Options {
-        environment: definition.git.variables().into_iter().chain(definition.environment.iter().cloned()).collect(),
-        rootfs: definition.rootfs.clone(),
-        image: image.map(|image| image.root.clone()),
-        workspace,
-        at: layout.at.clone(),
-        directory: definition.directory.as_ref().map(|directory| layout.at.join(directory)),
-        shown: layout.repository.iter().map(|path| (path.clone(), path.clone())).collect(),
-        network,
-        limits: definition.limits.clone(),
-        may_degrade: definition.may_degrade.clone(),
-        backend: definition.backend.clone(),
-        grace: definition.grace,
-        terminal: definition.terminal,
-        holds: definition.holds,
-        exit_codes: definition.exit_codes.clone(),
-        ..Options::new(command.clone())
-    })
+    options.environment.splice(0..0, definition.git.variables());
+    options.workspace = workspace;
+    options.at.clone_from(&layout.at);
+    options.directory = options.directory.map(|directory| layout.at.join(directory));
+    options.shown = layout.repository.iter().map(|path| (path.clone(), path.clone())).collect();
+    if let Some(image) = image {
+        options.command.clone_from(&image.command);
+        options.image = Some(image.root.clone());
+    }
+    Ok(options)
 }

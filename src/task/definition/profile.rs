@@ -22,11 +22,13 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 /// Longer than any profile.
 const LONGEST: u64 = 1 << 20;
 
-/// The file of a profile, and the open file if it was named: a word without `/` and `.` is the NAME of `~/.config/brig/NAME.toml` (`$XDG_CONFIG_HOME`),
-/// anything else a path. A file in the working folder is `./NAME`: what lies in a workspace never stands for a profile of the user's.
+/// The file of a profile, and the open file if the profile was named.
 ///
-/// A named file must be the caller's or root's, and no other user may write it: root with another user's HOME takes no settings from there. It is open
-/// when that is checked, so that no other file is read.
+/// A word without `/` and `.` is the NAME of `~/.config/brig/NAME.toml` (`$XDG_CONFIG_HOME`), any other word a path. A file of the working
+/// folder is `./NAME`: no file of a workspace replaces a profile of the user.
+///
+/// A named file must belong to the caller or root, and no other user may write it. So root with another user's HOME takes no settings from
+/// there. The check is on the open file, which is the one that is read.
 fn profile_file(word: &Path) -> Result<(PathBuf, Option<File>)> {
     let bytes = word.as_os_str().as_bytes();
     if bytes.is_empty() || bytes.iter().any(|byte| matches!(byte, b'/' | b'.')) {
@@ -234,7 +236,7 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
             if step.is_empty() { done? } else { done.doing(|| step)? }
         }
     }
-    agrees_with_itself(&profile, &definition.limits)?;
+    agrees_with_itself(&profile, &definition.sandbox.limits)?;
     check_lines(&profile.rules("network.allow")?, &profile.rules("network.deny")?)?;
     for (name, wish) in profile.secrets {
         let line = line_at(text, wish.span().start);
@@ -242,13 +244,13 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
         definition.secrets.push(secret.doing(|| format!("line {line}"))?);
     }
     definition.artifacts.check(&files::Pinned::default())?;
-    if let Some((code, one, other)) = definition.exit_codes.conflict() {
+    if let Some((code, one, other)) = definition.sandbox.exit_codes.conflict() {
         return Err(wrong(format!("`exit_codes`: {code} means `{one}` and cannot mean `{other}` too")));
     }
     Ok(())
 }
 
-/// A limit that can never be reached because of another one is a mistake of whoever wrote both.
+/// Refuses a limit that can never be reached because of another one.
 fn agrees_with_itself(profile: &Profile<'_>, limits: &Limits) -> Result<()> {
     let says = |name: LimitName| profile.has_limit(name);
     let useless = |name: LimitName, because: &str| {
@@ -265,11 +267,11 @@ fn agrees_with_itself(profile: &Profile<'_>, limits: &Limits) -> Result<()> {
     Ok(())
 }
 
-/// Rules that another one of the same file makes pointless are a mistake of whoever wrote both. (A caller may take back what a profile allows.)
+/// Refuses a rule that another rule of the same file makes pointless. A flag may deny what a profile allows.
 fn check_lines(allow: &[(Rule, usize)], deny: &[(Rule, usize)]) -> Result<()> {
-    let says_nothing = "says nothing that the other does not say";
+    let pointless = "says nothing that the other does not say";
     for (rules, others, words) in
-        [(allow, allow, says_nothing), (deny, deny, says_nothing), (allow, deny, "allows nothing: the other denies it")]
+        [(allow, allow, pointless), (deny, deny, pointless), (allow, deny, "allows nothing: the other denies it")]
     {
         for (rule, line) in rules {
             let shadows = |(other, _): &&(Rule, usize)| !std::ptr::eq(other, rule) && other.shadows(rule);
@@ -298,11 +300,14 @@ mod tests {
     fn the_example_of_the_page_is_a_profile_and_says_what_it_seems_to() {
         let example = PAGE.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
         let definition = parse(example).unwrap();
-        assert_eq!(definition.rootfs.as_deref(), Some(Path::new("/etc/brig/roots/debian")));
-        assert_eq!(definition.limits.memory, 2 << 30);
-        assert_eq!((definition.network.policy.allowed.len(), definition.network.total), (3, Some(2 << 30)));
-        assert_eq!(definition.may_degrade, ["swap"]);
-        assert_eq!(definition.environment, [("API_MODE".into(), "test".into())]);
+        assert_eq!(definition.sandbox.rootfs.as_deref(), Some(Path::new("/etc/brig/roots/debian")));
+        assert_eq!(definition.sandbox.limits.memory, 2 << 30);
+        assert_eq!(
+            (definition.sandbox.network.policy.allowed.len(), definition.sandbox.network.total),
+            (3, Some(2 << 30))
+        );
+        assert_eq!(definition.sandbox.may_degrade, ["swap"]);
+        assert_eq!(definition.sandbox.environment, [("API_MODE".into(), "test".into())]);
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub(crate) fn note(
     definition: &Definition,
 ) -> Result<()> {
     let broker = definition.secrets.iter().filter_map(Secret::brokered).collect();
-    let (network, git) = (Written::of(&definition.network), definition.git.settings.clone());
+    let (network, git) = (Written::of(&definition.sandbox.network), definition.git.settings.clone());
     json::write(&store.task(id).join(NOTE), &Note { schema: 1, base, commit, network, git, broker })
 }
 
@@ -132,7 +132,7 @@ impl Changed {
         let mut given = Definition::new(Vec::new());
         set_flags(&flags, &mut given)?;
         let limits = flags.into_iter().filter(|(flag, _)| !["--env", "--secret"].contains(flag)).collect();
-        Ok(Changed { command, environment: given.environment, secrets: given.secrets, limits })
+        Ok(Changed { command, environment: given.sandbox.environment, secrets: given.secrets, limits })
     }
 
     /// Takes the variables and secrets that are not given again from the task's profile, if that is still the same.
@@ -145,7 +145,7 @@ impl Changed {
             return Ok(self);
         }
         let given = |name: &OsString| self.environment.iter().any(|(each, _)| each == name);
-        let variables: Vec<_> = again.environment.into_iter().filter(|(name, _)| !given(name)).collect();
+        let variables: Vec<_> = again.sandbox.environment.into_iter().filter(|(name, _)| !given(name)).collect();
         self.environment.extend(variables);
         let secrets = again.secrets.into_iter().filter(|each| self.secrets.iter().all(|one| one.name != each.name));
         let secrets: Vec<_> = secrets.collect();
@@ -185,14 +185,14 @@ impl Store {
                 .doing(step())
                 .hint(format!("give it again, as in `brig task run`: --secret {name}=SOURCE")));
         }
-        definition.environment = changed.environment;
+        definition.sandbox.environment = changed.environment;
         // A secret at the broker stays there.
         definition.secrets = changed.secrets.into_iter().map(|secret| secret.kept_as(&note.broker)).collect();
-        definition.network = note.network.network().doing(step)?;
+        definition.sandbox.network = note.network.network().doing(step)?;
         definition.git.settings = note.git;
-        definition.limits = record.limits.clone();
+        definition.sandbox.limits = record.limits.clone();
         set_flags(&changed.limits, &mut definition)?;
-        if let Some(name) = raised(&definition.limits, &record.limits) {
+        if let Some(name) = raised(&definition.sandbox.limits, &record.limits) {
             return Err(Error::new(Kind::Usage, format!("`{}` would be more than it was", name.word()))
                 .doing(step())
                 .hint("limits can only be lowered; begin a new task for more"));
@@ -200,11 +200,11 @@ impl Store {
         definition.workspace = record.workspace;
         // Before the choice, every workspace was there.
         definition.at = Some(record.at.unwrap_or_else(|| crate::sandbox::WORKSPACE.into()));
-        definition.directory = record.directory;
-        definition.rootfs = record.rootfs;
-        definition.may_degrade = record.may_degrade;
-        definition.backend = record.backend.parse().doing(step)?;
-        definition.exit_codes = record.exit_codes;
+        definition.sandbox.directory = record.directory;
+        definition.sandbox.rootfs = record.rootfs;
+        definition.sandbox.may_degrade = record.may_degrade;
+        definition.sandbox.backend = record.backend.parse().doing(step)?;
+        definition.sandbox.exit_codes = record.exit_codes;
         // The caller's folder was for the first task alone.
         definition.artifacts = ArtifactOptions { directory: None, ..record.artifacts };
         definition.result = record.result;

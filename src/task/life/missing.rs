@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 /// Adds advice to an attempt's error if its command is on the host. Not in hosted mode: a caller could test any path.
 pub(crate) fn explain(error: Error, definition: &Definition) -> Error {
-    let program = definition.command.first().filter(|_| error.kind() == Kind::CommandNotFound);
+    let program = definition.sandbox.command.first().filter(|_| error.kind() == Kind::CommandNotFound);
     let path = std::env::var_os("PATH");
     match program.and_then(|program| on_host(program, path.as_deref())) {
         Some(place) => {
-            let words = advice(&place, definition.rootfs.is_some() || definition.image.is_some());
+            let words = advice(&place, definition.sandbox.rootfs.is_some() || definition.image.is_some());
             error.with_hint(words)
         }
         None => error,

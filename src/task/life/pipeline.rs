@@ -162,7 +162,7 @@ impl<'run> Attempt<'run> {
             base: None,
             snapshot: None,
             couriers: RefCell::default(),
-            budget: Budget::new(&request.definition.limits),
+            budget: Budget::new(&request.definition.sandbox.limits),
         }
     }
 

@@ -41,8 +41,8 @@ impl Default for Ceilings {
     fn default() -> Ceilings {
         let plain = Definition::new(Vec::new());
         Ceilings {
-            limits: plain.limits,
-            grace: plain.grace,
+            limits: plain.sandbox.limits,
+            grace: plain.sandbox.grace,
             artifact_bytes: plain.artifacts.bytes,
             network_rate: None,
             network_bytes: None,
@@ -84,37 +84,37 @@ impl Ceilings {
     pub(super) fn admit(&self, definition: &mut Definition) -> Result<(), (String, String)> {
         let plain = Definition::new(Vec::new());
         for name in LimitName::ALL {
-            if name == LimitName::Idle && definition.holds {
+            if name == LimitName::Idle && definition.sandbox.holds {
                 continue; // it has no output: its idle limit is its wall limit
             }
-            let (asked, most) = (definition.limits.amount(name), self.limits.amount(name));
+            let (asked, most) = (definition.sandbox.limits.amount(name), self.limits.amount(name));
             if asked <= most {
                 continue;
             }
-            if asked != plain.limits.amount(name) {
-                return Err(above(name.word(), &definition.limits.value(name), &self.limits.value(name)));
+            if asked != plain.sandbox.limits.amount(name) {
+                return Err(above(name.word(), &definition.sandbox.limits.value(name), &self.limits.value(name)));
             }
-            definition.limits.copy_from(name, &self.limits);
+            definition.sandbox.limits.copy_from(name, &self.limits);
         }
-        if definition.holds {
-            definition.limits.idle = definition.limits.idle.min(definition.limits.wall);
+        if definition.sandbox.holds {
+            definition.sandbox.limits.idle = definition.sandbox.limits.idle.min(definition.sandbox.limits.wall);
         }
         let words = |time: Duration| humantime::format_duration(time).to_string();
-        match definition.grace {
-            grace if grace > self.grace && grace != plain.grace => {
+        match definition.sandbox.grace {
+            grace if grace > self.grace && grace != plain.sandbox.grace => {
                 return Err(above("grace", &words(grace), &words(self.grace)));
             }
-            grace => definition.grace = grace.min(self.grace),
+            grace => definition.sandbox.grace = grace.min(self.grace),
         }
         let bytes = &mut definition.artifacts.bytes;
         if *bytes > self.artifact_bytes && *bytes != plain.artifacts.bytes {
             return Err(above("artifact_bytes", &bytes.to_string(), &self.artifact_bytes.to_string()));
         }
         *bytes = (*bytes).min(self.artifact_bytes);
-        if definition.network.mode != NetworkMode::Egress {
+        if definition.sandbox.network.mode != NetworkMode::Egress {
             return Ok(()); // no other network counts bytes
         }
-        let network = &mut definition.network;
+        let network = &mut definition.sandbox.network;
         for (name, asked, most) in [
             ("network_rate", &mut network.rate, self.network_rate),
             ("network_bytes", &mut network.total, self.network_bytes),

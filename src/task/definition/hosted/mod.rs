@@ -175,7 +175,7 @@ pub(crate) fn admit(store: &Store, definition: &Definition) -> Result<Option<Adm
     let Some(rules) = rules()? else { return Ok(None) };
     rules.check_store(store.root())?;
     let (definition, pinned) = rules.check(definition, sandbox::guarantee())?;
-    let declared = rules.declared(&definition.backend);
+    let declared = rules.declared(&definition.sandbox.backend);
     Ok(Some(Admitted { definition, declared, pinned }))
 }
 
@@ -250,7 +250,7 @@ impl Rules {
 
     /// Returns the definition with defaults that are above a ceiling lowered to it, and its paths of the host.
     fn check(&self, definition: &Definition, guarantee: Guarantee) -> Result<(Definition, Pinned)> {
-        let backend = &definition.backend;
+        let backend = &definition.sandbox.backend;
         let guarantee = match (backend, self.declared(backend)) {
             (Backend::Native, _) => guarantee,
             (_, Some(declared)) => declared,
@@ -269,7 +269,7 @@ impl Rules {
             return refuse(&words, "run it as the machine's root", &format!("guarantee = \"{word}\""));
         }
         self.check_network(definition)?;
-        if let Some(name) = definition.may_degrade.iter().find(|name| !self.allow_degraded.contains(name)) {
+        if let Some(name) = definition.sandbox.may_degrade.iter().find(|name| !self.allow_degraded.contains(name)) {
             let words = format!("`--allow-degraded {name}` is not allowed");
             return refuse(&words, "leave it out", &format!("allow_degraded = [\"{name}\"]"));
         }

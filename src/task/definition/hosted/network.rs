@@ -47,7 +47,7 @@ impl Ports {
 impl Rules {
     /// Refuses what reaches more of the network than the operator allows.
     pub(super) fn check_network(&self, definition: &Definition) -> Result<()> {
-        let network = &definition.network;
+        let network = &definition.sandbox.network;
         let mode = network.mode;
         if mode == NetworkMode::Host && !self.allow_network_host {
             return super::refuse("`network = \"host\"` is not allowed", "use `egress`", "allow_network_host = true");

@@ -106,7 +106,7 @@ fn host_paths(definition: &Definition) -> Result<Vec<(&'static str, PathBuf)>> {
         },
         WorkspaceSource::Empty => {}
     }
-    paths.extend(definition.rootfs.iter().map(|path| ("root file system", path.clone())));
+    paths.extend(definition.sandbox.rootfs.iter().map(|path| ("root file system", path.clone())));
     paths.extend(definition.artifacts.directory.iter().map(|path| ("folder for artifacts", path.clone())));
     paths.extend(definition.result.schema.iter().map(|path| ("schema", path.clone())));
     paths.extend(definition.events.iter().filter_map(|receiver| match receiver {

@@ -28,29 +28,30 @@ fn hosted_refuses_what_weakens_until_it_is_switched_on_by_name() {
     let nothing = |_: &mut Definition| {};
     check("guarantee = \"rootless\"", &nothing, Guarantee::Rootless, &["`rootless`", "`full` is the least"]);
     check("guarantee = \"none\"", &nothing, Guarantee::Nested, &["`nested`"]);
-    let host = |definition: &mut Definition| definition.network.mode = NetworkMode::Host;
+    let host = |definition: &mut Definition| definition.sandbox.network.mode = NetworkMode::Host;
     let learn = |definition: &mut Definition| {
-        definition.network.mode = NetworkMode::Egress;
-        definition.network.policy.learn = true;
+        definition.sandbox.network.mode = NetworkMode::Egress;
+        definition.sandbox.network.policy.learn = true;
     };
     check("allow_network_open = true", &learn, Guarantee::Full, &["--learn"]);
     check("allow_network_host = true", &host, Guarantee::Full, &["network", "host"]);
     let ech = |definition: &mut Definition| {
-        definition.network.mode = NetworkMode::Egress;
-        definition.network.policy.ech = Some(Ech::Pass);
+        definition.sandbox.network.mode = NetworkMode::Egress;
+        definition.sandbox.network.policy.ech = Some(Ech::Pass);
     };
     check("ech = \"pass\"", &ech, Guarantee::Full, &["ech"]);
-    let open = |definition: &mut Definition| definition.network.mode = NetworkMode::Pasta;
+    let open = |definition: &mut Definition| definition.sandbox.network.mode = NetworkMode::Pasta;
     check("allow_network_open = true", &open, Guarantee::Full, &["network", "pasta"]);
-    let swap = |definition: &mut Definition| definition.may_degrade.push("swap".to_owned());
+    let swap = |definition: &mut Definition| definition.sandbox.may_degrade.push("swap".to_owned());
     check("allow_degraded = [\"swap\"]", &swap, Guarantee::Full, &["--allow-degraded swap"]);
     let folder = |definition: &mut Definition| definition.workspace = WorkspaceSource::Directory("/usr/share".into());
     check("folders = [\"/usr\"]", &folder, Guarantee::Full, &["`/usr/share`"]);
-    let root = |definition: &mut Definition| definition.rootfs = Some("/usr".into());
+    let root = |definition: &mut Definition| definition.sandbox.rootfs = Some("/usr".into());
     check("folders = [\"/usr\"]", &root, Guarantee::Full, &["root file system"]);
     let out = |definition: &mut Definition| definition.artifacts.directory = Some("/usr/none/yet".into());
     check("folders = [\"/usr\"]", &out, Guarantee::Full, &["artifacts"]);
-    let backend = |word: &'static str| move |definition: &mut Definition| definition.backend = word.parse().unwrap();
+    let backend =
+        |word: &'static str| move |definition: &mut Definition| definition.sandbox.backend = word.parse().unwrap();
     let level = "guarantee = \"none\"\n[backends]\nlocal = \"none\"";
     check(level, &backend("local"), Guarantee::Full, &["backend `local`"]);
     let runsc = "[backends]\n\"oci:/usr/bin/runsc\" = \"full\"";
@@ -137,8 +138,8 @@ fn addresses_are_reached_only_where_the_operator_lists_them() {
     };
     let egress = |rule: &'static str| {
         move |definition: &mut Definition| {
-            definition.network.mode = NetworkMode::Egress;
-            definition.network.policy.allowed.push(Rule::parse(rule).unwrap());
+            definition.sandbox.network.mode = NetworkMode::Egress;
+            definition.sandbox.network.policy.allowed.push(Rule::parse(rule).unwrap());
         }
     };
     check("networks = [\"127.0.0.1:8080\"]", "127.0.0.1:8080", &egress("127.0.0.1:8080"));
@@ -167,10 +168,11 @@ fn addresses_are_reached_only_where_the_operator_lists_them() {
         definition.git.elsewhere.push(crate::task::Elsewhere::parse("10.1.2.3").unwrap());
     });
     check("networks = [\"9.9.9.9:53\"]", "9.9.9.9:53", &|definition: &mut Definition| {
-        definition.network.policy.resolver = Some("9.9.9.9:53".parse().unwrap());
+        definition.sandbox.network.policy.resolver = Some("9.9.9.9:53".parse().unwrap());
     });
-    let publish =
-        |word: &'static str| move |definition: &mut Definition| definition.network.publish.push(word.parse().unwrap());
+    let publish = |word: &'static str| {
+        move |definition: &mut Definition| definition.sandbox.network.publish.push(word.parse().unwrap())
+    };
     check("publish = [\"127.0.0.1:8000-8100\"]", "127.0.0.1:8080", &publish("127.0.0.1:8080:80"));
     check("publish = [\"0.0.0.0:8080\"]", "0.0.0.0:8080", &publish("0.0.0.0:8080:80"));
     // Names lead to public addresses, or nowhere.
@@ -184,7 +186,9 @@ fn addresses_are_reached_only_where_the_operator_lists_them() {
     }
     for refused in ["127.0.0.1:79:80", "127.0.0.1:91:80", "127.0.0.2:80:80", "0.0.0.0:80:80", "127.0.0.1:0:80"] {
         assert!(
-            listed.check(&definition(|it| it.network.publish.push(refused.parse().unwrap())), Guarantee::Full).is_err(),
+            listed
+                .check(&definition(|it| it.sandbox.network.publish.push(refused.parse().unwrap())), Guarantee::Full)
+                .is_err(),
             "{refused}"
         );
     }
@@ -199,8 +203,9 @@ fn an_amount_above_its_ceiling_is_refused_and_a_default_is_lowered() {
         assert!(error.advice().is_some_and(|hint| hint.contains(&format!("`max.{name}`"))), "{set}: {error:?}");
         rules(&format!("mode = \"hosted\"\n[max]\n{set}")).check(&definition, Guarantee::Full).unwrap();
     };
-    let limit =
-        |name, text: &'static str| move |definition: &mut Definition| definition.limits.set(name, text).unwrap();
+    let limit = |name, text: &'static str| {
+        move |definition: &mut Definition| definition.sandbox.limits.set(name, text).unwrap()
+    };
     check("memory = \"500G\"", &limit(LimitName::Memory, "500G"));
     check("wall = \"3650d\"", &limit(LimitName::Wall, "3650d"));
     check("cpus = 64", &limit(LimitName::Cpus, "64"));
@@ -208,19 +213,20 @@ fn an_amount_above_its_ceiling_is_refused_and_a_default_is_lowered() {
     check("pids = 4000000", &limit(LimitName::Pids, "4000000"));
     check("swap = \"1G\"", &limit(LimitName::Swap, "1G"));
     check("disk = \"11G\"", &limit(LimitName::Disk, "11G"));
-    check("grace = \"1h\"", &|definition| definition.grace = std::time::Duration::from_secs(3600));
+    check("grace = \"1h\"", &|definition| definition.sandbox.grace = std::time::Duration::from_secs(3600));
     check("artifact_bytes = \"1G\"", &|definition| definition.artifacts.bytes = 1 << 30);
     let low = rules(
         "mode = \"hosted\"\n[max]\nmemory = \"1G\"\ndisk = \"1G\"\nio_iops = 100\ngrace = \"2s\"\nnetwork_bytes = \"1M\"",
     );
     let (admitted, _) = low.check(&definition(|_| {}), Guarantee::Full).unwrap();
     assert_eq!(
-        (admitted.limits.memory, admitted.limits.disk, admitted.limits.io_iops),
+        (admitted.sandbox.limits.memory, admitted.sandbox.limits.disk, admitted.sandbox.limits.io_iops),
         (1 << 30, Some(1 << 30), Some(100))
     );
-    assert_eq!((admitted.grace.as_secs(), admitted.network.total), (2, None));
-    let (admitted, _) = low.check(&definition(|it| it.network.mode = NetworkMode::Egress), Guarantee::Full).unwrap();
-    assert_eq!(admitted.network.total, Some(1 << 20));
+    assert_eq!((admitted.sandbox.grace.as_secs(), admitted.sandbox.network.total), (2, None));
+    let (admitted, _) =
+        low.check(&definition(|it| it.sandbox.network.mode = NetworkMode::Egress), Guarantee::Full).unwrap();
+    assert_eq!(admitted.sandbox.network.total, Some(1 << 20));
     assert!(low.check(&definition(limit(LimitName::Memory, "2G")), Guarantee::Full).is_err());
     assert!(Rules::parse("mode = \"hosted\"\n[max]\nmemry = 1").unwrap_err().to_string().contains("memry"));
 }

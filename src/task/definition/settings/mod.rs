@@ -282,13 +282,13 @@ pub fn set_flags(flags: &GivenFlags, definition: &mut Definition) -> Result<()> 
         }
     }
     if is_given("--allow") || is_given("--learn") {
-        definition.network.mode = NetworkMode::Egress; // unless --network is given, which is set after this
+        definition.sandbox.network.mode = NetworkMode::Egress; // unless --network is given, which is set after this
     }
     for (setting, words) in given() {
         words.iter().try_for_each(|word| setting.set_flag(definition, word))?;
     }
     if let Some(image) = &mut definition.image {
-        let directory = definition.directory.take().and_then(|path| path.into_os_string().into_string().ok());
+        let directory = definition.sandbox.directory.take().and_then(|path| path.into_os_string().into_string().ok());
         image.working_directory = directory.or(image.working_directory.take());
     }
     Ok(())
@@ -323,7 +323,7 @@ mod tests {
         }
     }
 
-    /// The rows of docs/profile.md, without limits: these have a table of their own.
+    /// The rows of docs/profile.md, without limits, which have another table.
     fn page() -> String {
         let settings = settings().iter().filter(|setting| !setting.key.is_empty());
         let rows = settings.filter(|setting| !matches!(setting.kind, ValueKind::Limit(_))).map(|setting| {

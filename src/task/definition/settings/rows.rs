@@ -56,7 +56,7 @@ pub(super) static ROWS: &[Setting] = &[
         .help("The authorities that sign the certificate of --repo's host, in PEM form [default: this machine's]"),
     row("--git-address", "ADDRESS", "git.addresses", Addresses, Key("networks"), |it, v| v.push(&mut it.git.addresses, checked))
         .needs("--repo")
-        .help("An address that the name of --repo's host may lead to although it is none of the public internet (repeat)"),
+        .help("An address that the name of --repo's host may lead to although it is not public (repeat)"),
     key("git.name", Text, Free, |it, v| v.git_setting(it, "user.name"))
         .help("The name of the author of commits [default: agent]"),
     key("git.email", Text, Free, |it, v| v.git_setting(it, "user.email"))
@@ -82,38 +82,38 @@ pub(super) static ROWS: &[Setting] = &[
     row("--user", "USER[:GROUP]", "", Text, Free, |it, v| v.of_image(it, |image| &mut image.user)).short('u')
         .needs("--image")
         .help("Run as this user of the image [default: the image's]"),
-    row("--workdir", "DIR", "workdir", Text, Free, |it, v| v.inside(&mut it.directory)).short('w')
+    row("--workdir", "DIR", "workdir", Text, Free, |it, v| v.inside(&mut it.sandbox.directory)).short('w')
         .help("Start in this directory, meant from the workspace [default: the workspace; without one the image's WorkingDir]"),
     row("--stop-signal", "SIGNAL", "", Text, Free, |it, v| v.of_image(it, |image| &mut image.stop_signal))
         .needs("--image")
         .help("How the command is asked to end [default: the image's StopSignal, else SIGTERM]"),
     row("--profile", "FILE|NAME", "", PATH, Folder, of_command_line)
         .help("Read limits and settings from a TOML file, or from NAME.toml in ~/.config/brig; flags go before it"),
-    row("--network", "MODE", "network.mode", Text, Key("allow_network_open"), |it, v| v.put(&mut it.network.mode, str::parse))
+    row("--network", "MODE", "network.mode", Text, Key("allow_network_open"), |it, v| v.put(&mut it.sandbox.network.mode, str::parse))
         .group(NETWORK)
         .help("none, egress (what --allow names), veth or pasta (every public address), or host (no protection at all) [default: none]"),
-    row("--allow", "RULE", "network.allow", Texts, Key("networks"), |it, v| v.push(&mut it.network.policy.allowed, Rule::parse))
+    row("--allow", "RULE", "network.allow", Texts, Key("networks"), |it, v| v.push(&mut it.sandbox.network.policy.allowed, Rule::parse))
         .group(NETWORK)
         .help("Allow a host: api.example.com:443, *.debian.org:80,443, 10.0.0.0/8:5432 (ports: 80 and 443 if none; repeat)"),
-    row("--deny", "RULE", "network.deny", Texts, Free, |it, v| v.push(&mut it.network.policy.denied, Rule::parse))
+    row("--deny", "RULE", "network.deny", Texts, Free, |it, v| v.push(&mut it.sandbox.network.policy.denied, Rule::parse))
         .group(NETWORK)
         .help("Refuse what a rule covers although another one allows it"),
-    row("--resolver", "ADDRESS[:PORT]", "network.resolver", Text, Key("networks"), |it, v| v.some(&mut it.network.policy.resolver, resolver))
+    row("--resolver", "ADDRESS[:PORT]", "network.resolver", Text, Key("networks"), |it, v| v.some(&mut it.sandbox.network.policy.resolver, resolver))
         .group(NETWORK)
-        .help("Who resolves the allowed names [default: the host's own servers]"),
-    row("--learn", "", "", Switch(true), Key("allow_network_open"), |it, v| v.switch(&mut it.network.policy.learn))
+        .help("The server that resolves the allowed names [default: the host's own servers]"),
+    row("--learn", "", "", Switch(true), Key("allow_network_open"), |it, v| v.switch(&mut it.sandbox.network.policy.learn))
         .group(NETWORK)
         .help("Let every public name through at ports 22, 80 and 443, and print what was reached as rules at the end"),
-    row("--ech", "pass|refuse", "network.ech", Text, Key("ech"), |it, v| v.some(&mut it.network.policy.ech, str::parse))
+    row("--ech", "pass|refuse", "network.ech", Text, Key("ech"), |it, v| v.some(&mut it.sandbox.network.policy.ech, str::parse))
         .group(NETWORK)
         .help("Pass or refuse TLS hellos with an encrypted part (ECH), which browsers send to every server [default: pass]"),
-    row("--publish", "ADDRESS:PORT:PORT", "network.publish", Texts, Key("publish"), |it, v| v.push(&mut it.network.publish, str::parse))
+    row("--publish", "ADDRESS:PORT:PORT", "network.publish", Texts, Key("publish"), |it, v| v.push(&mut it.sandbox.network.publish, str::parse))
         .group(NETWORK)
         .help("Lead a port of this host to a port inside: 127.0.0.1:8080:80 (repeat)"),
-    row("--network-rate", "SIZE", "network.rate", Size, AtMost("network_rate", "not limited"), |it, v| v.some(&mut it.network.rate, size))
+    row("--network-rate", "SIZE", "network.rate", Size, AtMost("network_rate", "not limited"), |it, v| v.some(&mut it.sandbox.network.rate, size))
         .group(NETWORK)
         .help("Bytes a second that may pass, both directions together"),
-    row("--network-bytes", "SIZE", "network.bytes", Size, AtMost("network_bytes", "not limited"), |it, v| v.some(&mut it.network.total, size))
+    row("--network-bytes", "SIZE", "network.bytes", Size, AtMost("network_bytes", "not limited"), |it, v| v.some(&mut it.sandbox.network.total, size))
         .group(NETWORK)
         .help("Bytes that may pass in all"),
     row("--env", "NAME[=VALUE]", "env", VariableText, Free, add_variable).short('e')
@@ -165,17 +165,17 @@ pub(super) static ROWS: &[Setting] = &[
         .help("Keep what git ignores, such as build output, which is left out and counted otherwise"),
     row("--canary", "", "canary", Switch(true), Free, |it, v| v.switch(&mut it.canary))
         .help("Plant a made-up secret, and fail the task (outcome policy) if it shows up in anything that comes out"),
-    row("--backend", "BACKEND", "backend", Backend, Key("backends"), |it, v| v.put(&mut it.backend, str::parse))
-        .help("Who isolates: native, oci:/path/to/runtime (another OCI runtime), or local (nobody: for development only) [default: native]"),
-    row("--grace", "TIME", "grace", Time, AtMost("grace", "10s"), |it, v| v.put(&mut it.grace, time))
+    row("--backend", "BACKEND", "backend", Backend, Key("backends"), |it, v| v.put(&mut it.sandbox.backend, str::parse))
+        .help("The isolation: native, oci:/path/to/runtime (another OCI runtime), or local (none: for development only) [default: native]"),
+    row("--grace", "TIME", "grace", Time, AtMost("grace", "10s"), |it, v| v.put(&mut it.sandbox.grace, time))
         .help("How long the command may take to end when it is asked to [default: 10s]"),
-    row("--allow-degraded", "LIMIT", "allow_degraded", Texts, Key("allow_degraded"), |it, v| v.push(&mut it.may_degrade, degradable))
+    row("--allow-degraded", "LIMIT", "allow_degraded", Texts, Key("allow_degraded"), |it, v| v.push(&mut it.sandbox.may_degrade, degradable))
         .help("Run although this limit or protection cannot be had on this machine (repeat, or separate by commas)"),
-    key("exit_codes.succeeded", Codes, Free, |it, v| v.push(&mut it.exit_codes.succeeded, checked))
+    key("exit_codes.succeeded", Codes, Free, |it, v| v.push(&mut it.sandbox.exit_codes.succeeded, checked))
         .help("Exit codes that mean success, besides 0"),
-    key("exit_codes.retryable", Codes, Free, |it, v| v.push(&mut it.exit_codes.retryable, checked))
+    key("exit_codes.retryable", Codes, Free, |it, v| v.push(&mut it.sandbox.exit_codes.retryable, checked))
         .help("Exit codes after which another attempt may succeed"),
-    key("exit_codes.needs_input", Codes, Free, |it, v| v.push(&mut it.exit_codes.needs_input, checked))
+    key("exit_codes.needs_input", Codes, Free, |it, v| v.push(&mut it.sandbox.exit_codes.needs_input, checked))
         .help("Exit codes that mean that a person is needed"),
     row("--tty", "", "", Switch(true), Free, of_command_line).short('t')
         .help("Give the command a terminal [default: if input and output are one]"),
@@ -228,7 +228,7 @@ const fn secret(key: &'static str, hosted: HostedRule) -> Setting {
 }
 
 const fn limit(name: LimitName, flag: &'static str, key: &'static str, hosted: HostedRule) -> Setting {
-    row(flag, name.form(), key, Limit(name), hosted, |it, v| v.limit(&mut it.limits)).group("Limits")
+    row(flag, name.form(), key, Limit(name), hosted, |it, v| v.limit(&mut it.sandbox.limits)).group("Limits")
 }
 
 /// For what is not in a definition: the caller uses it.
@@ -279,13 +279,13 @@ fn set_rootfs(it: &mut Definition, v: &Given<'_>) -> Result<()> {
     if v.is_flag() {
         it.image = None;
     }
-    it.rootfs = Some(v.absolute()?);
+    it.sandbox.rootfs = Some(v.absolute()?);
     Ok(())
 }
 
 fn set_image(it: &mut Definition, v: &Given<'_>) -> Result<()> {
     if v.is_flag() {
-        it.rootfs = None;
+        it.sandbox.rootfs = None;
     }
     it.image = Some(ImageWish { reference: v.text()?.to_owned(), ..ImageWish::default() });
     Ok(())
@@ -294,30 +294,30 @@ fn set_image(it: &mut Definition, v: &Given<'_>) -> Result<()> {
 fn add_variable(it: &mut Definition, v: &Given<'_>) -> Result<()> {
     let Some(name) = v.name else {
         match given_variable(v.word)? {
-            Variable::Set(name, value) => it.environment.push((name, value)),
+            Variable::Set(name, value) => it.sandbox.environment.push((name, value)),
             Variable::Passed(secret) => it.secrets.push(secret),
         }
         return Ok(());
     };
     let value = v.text()?;
     if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-        return Err(Error::new(Kind::Profile, format!("`env.{}` is no variable", name.escape_debug())));
+        return Err(Error::new(Kind::Profile, format!("`env.{}` is not a variable", name.escape_debug())));
     }
-    it.environment.push((name.into(), value.into()));
+    it.sandbox.environment.push((name.into(), value.into()));
     Ok(())
 }
 
 fn hold(it: &mut Definition, _: &Given<'_>) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        // An ordinary user enters by way of the command, which must be a program then: a process of ours cannot be looked into.
+        // An ordinary user enters by way of the command, which must be a program: another process cannot look into brig's own.
         return Err(Error::new(
             Kind::Usage,
             "--hold is root's: an ordinary user enters a sandbox by way of its command",
         )
         .hint("give it a command that waits: `brig task run -d … -- sleep infinity`"));
     }
-    it.holds = true;
-    it.command = vec!["hold".into()];
-    it.limits.idle = it.limits.wall; // it has no output
+    it.sandbox.holds = true;
+    it.sandbox.command = vec!["hold".into()];
+    it.sandbox.limits.idle = it.sandbox.limits.wall; // it has no output
     Ok(())
 }

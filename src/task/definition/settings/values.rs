@@ -100,7 +100,7 @@ pub fn resolver(text: &str) -> Result<std::net::SocketAddr> {
     const DNS: u16 = 53;
     let address = text.parse().or_else(|_| text.parse::<std::net::IpAddr>().map(|address| (address, DNS).into()));
     address.map_err(|_| {
-        Error::new(Kind::Network, format!("`{}` is no address of a resolver", text.escape_debug()))
+        Error::new(Kind::Network, format!("`{}` is not the address of a resolver", text.escape_debug()))
             .hint("write it like `9.9.9.9` or `127.0.0.1:5353`")
     })
 }

@@ -60,7 +60,7 @@ impl Attempt<'_> {
             return Ok(None);
         };
         let Some(snapshot) = steps.noted() else { return Ok(None) };
-        let mut writer = BaseWriter::open(into, self.request.definition.limits.disk_bytes())?;
+        let mut writer = BaseWriter::open(into, self.request.definition.sandbox.limits.disk_bytes())?;
         let found = snapshot.find(writer.changes());
         let mut blobs = BTreeMap::<_, Vec<_>>::new();
         for known in &found {

@@ -20,7 +20,7 @@ impl Attempt<'_> {
             id,
             most: definition.max_parallel.unwrap_or(u32::MAX),
             patience: definition.queue_wait,
-            memory: definition.limits.memory,
+            memory: definition.sandbox.limits.memory,
         };
         let waited = Signals::take().and_then(|signals| match self.control.get_mut() {
             Some(control) => queue::wait(self.request.store, &wish, control, &signals),
@@ -36,7 +36,7 @@ impl Attempt<'_> {
         }
         // A waiting task has no disk, and its time does not run.
         self.request.begin_disk();
-        self.budget = Budget::new(&self.request.definition.limits);
+        self.budget = Budget::new(&self.request.definition.sandbox.limits);
         Ok(())
     }
 
@@ -121,10 +121,10 @@ impl Attempt<'_> {
         GitJob {
             store: request.store,
             id: self.id(),
-            may_degrade: &request.definition.may_degrade,
+            may_degrade: &request.definition.sandbox.may_degrade,
             pinned: &request.pinned,
             options: &request.git,
-            resolver: request.definition.network.policy.resolver,
+            resolver: request.definition.sandbox.network.policy.resolver,
             account: &self.couriers,
             redactor: self.held.redactor(),
             progress: &|_| {},

@@ -3,7 +3,7 @@
 
 use crate::error::Result;
 use crate::files::Pinned;
-use crate::sandbox::{self, Guarantee, Options, Report, Workspace};
+use crate::sandbox::{self, Guarantee, Options, Report};
 use crate::task::definition::hosted;
 use crate::task::definition::image::{self, Opened};
 use crate::task::definition::layout::Layout;
@@ -31,6 +31,8 @@ pub(super) struct Request<'run> {
     pub pinned: Pinned,
     pub image: Option<Opened>,
     pub layout: Layout,
+    /// The checked options of the sandbox, without the workspace of a repository and without secrets.
+    pub options: Options,
     /// The result that the task must leave.
     pub expected: Expected,
     /// The secrets, the canary's among them.
@@ -54,7 +56,9 @@ impl<'run> Request<'run> {
         let mut layout = Layout::of(&definition, image.as_ref(), store)?;
         // A worktree that names another repository since its check shows none.
         layout.repository = layout.repository.filter(|path| !is_hosted || pinned.has(path));
-        options(&definition, &layout, image.as_ref(), checked_workspace(&definition)?)?.check()?;
+        let mut options = options(&definition, &layout, image.as_ref(), checked_workspace(&definition)?)?;
+        options.check()?;
+        options.pinned.clone_from(&pinned);
         if let WorkspaceSource::Directory(folder) = &definition.workspace {
             exposure::check(&pinned.path(folder), store)?;
         }
@@ -65,7 +69,7 @@ impl<'run> Request<'run> {
         let open = |secret: &Secret| Secret { source: secret.source.pinned(&pinned), ..secret.clone() };
         let secrets = definition.secrets.iter().map(open).chain(planted).collect();
         let git = definition.git.pinned(&pinned, is_hosted);
-        Ok(Request { store, definition, declared, is_hosted, pinned, image, layout, expected, secrets, git })
+        Ok(Request { store, definition, declared, is_hosted, pinned, image, layout, options, expected, secrets, git })
     }
 
     /// Begins to make the disk beside all that follows. A task that waits for its turn has no disk yet.
@@ -78,7 +82,7 @@ impl<'run> Request<'run> {
     /// Begins to make the disk, unless it is a file that outlives the task.
     pub(super) fn begin_disk(&self) {
         if self.definition.keep == Keep::No {
-            sandbox::begin_disk(&self.definition.limits, &self.store.workshop());
+            sandbox::begin_disk(&self.definition.sandbox.limits, &self.store.workshop());
         }
     }
 
@@ -94,10 +98,11 @@ impl<'run> Request<'run> {
 
     /// Copies the image's files where they cannot be mounted, and gives the watcher what a caller may not expect.
     pub(super) fn open_image(&mut self, watcher: &mut dyn Watcher) -> Result<()> {
-        let limits = &self.definition.limits;
+        let limits = &self.definition.sandbox.limits;
         if let Some(why) = self.image.as_mut().map(|image| image.copy_if_needed(limits)).transpose()?.flatten() {
             watcher.note(&why);
         }
+        self.options.image = self.image.as_ref().map(|image| image.root.clone());
         self.layout.notes.iter().for_each(|note| watcher.hint(note));
         Ok(())
     }
@@ -108,19 +113,14 @@ impl<'run> Request<'run> {
         record
     }
 
-    /// The options of the sandbox, without secrets.
-    pub(super) fn options(&self, workspace: Workspace) -> Result<Options> {
-        let mut options = options(&self.definition, &self.layout, self.image.as_ref(), workspace)?;
-        options.pinned = self.pinned.clone();
-        Ok(options)
-    }
-
     /// The report with the declared level of isolation, and with better advice where the command is on the host only.
     pub(super) fn improve(&self, mut report: Report) -> Report {
         if !self.is_hosted {
             report.error = report.error.map(|error| missing::explain(error, &self.definition));
         }
-        if let Some(declared) = self.declared.filter(|_| report.guarantee == self.definition.backend.guarantee()) {
+        if let Some(declared) =
+            self.declared.filter(|_| report.guarantee == self.definition.sandbox.backend.guarantee())
+        {
             report.guarantee = declared;
         }
         report

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 impl Attempt<'_> {
     pub(super) fn run_sandbox(&mut self, watcher: &mut dyn Watcher) -> Result<(), Box<Report>> {
-        let options = self.sandbox_options().map_err(|error| stopped(Outcome::PrepareFailed, error))?;
+        let options = self.sandbox_options();
         let report = self.supervise(&options, watcher).map_err(|error| stopped(Outcome::StartFailed, error))?;
         self.note_commits();
         self.budget.count(&report.usage);
@@ -20,19 +20,21 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    fn sandbox_options(&mut self) -> Result<Options> {
-        let mut options = self.request.options(self.workspace.clone())?;
+    /// The checked options, with what only the attempt has.
+    fn sandbox_options(&mut self) -> Options {
+        let mut options = self.request.options.clone();
+        options.workspace = self.workspace.clone();
         options.secrets = self.held.files();
         options.broker = self.held.broker();
         options.environment.extend(self.held.variables());
-        Ok(options)
+        options
     }
 
     fn supervise(&mut self, options: &Options, watcher: &mut dyn Watcher) -> Result<Report> {
         let (request, id) = (self.request, self.id());
         let (definition, directory) = (&request.definition, request.store.task(id));
         let mut place = Place { disk: self.disk(), ..request.store.place(id) };
-        if definition.backend == Backend::Local {
+        if definition.sandbox.backend == Backend::Local {
             place.stage.clone_from(&directory); // its workspace is seen there
         }
         let site = Site {
