@@ -441,6 +441,22 @@ fn a_worktree_has_its_repository_beside_it_read_only() {
 }
 
 #[test]
+fn a_folder_of_a_repository_has_the_rules_above_it_and_a_note() {
+    let lab = Lab::new();
+    let Some((folder, work)) = make_own_path() else { return };
+    let sub = folder.path().join("sub");
+    fs::create_dir(&sub).unwrap();
+    git(folder.path(), "git init -q .; echo '*.log' > .gitignore; echo one > sub/kept.log; git add -f sub");
+    let run = lab.task().args(["--dir"]).args([&sub]).sh("echo two | tee -a kept.log new.log code > all; rm all");
+    let changes = &run.succeeded().receipt()["changes"];
+    let counts = ["added", "modified", "ignored"].map(|name| changes[name].as_u64().unwrap());
+    assert_eq!((counts, &changes["first_ignored"][0]), ([1, 1, 1], &"new.log".into()), "{changes:#}");
+    let run = lab.task().plain().args(["--dir"]).args([&sub]).args(["--explain"]).sh("true");
+    assert!(run.succeeded().stdout.contains("git does not work inside"), "{run:#?}");
+    drop(work);
+}
+
+#[test]
 fn a_profile_says_where_the_workspace_is_and_where_the_command_starts() {
     let lab = Lab::new();
     let work = lab.directory("work/sub");

@@ -5,8 +5,9 @@ use super::image::Opened;
 use super::{Definition, WorkspaceSource};
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::{Backend, WORKSPACE, conflict};
-use crate::task::output::worktree;
+use crate::task::output::{handback, worktree};
 use crate::task::store::Store;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 /// The workspace's path inside, and the host's folder beside it.
@@ -49,6 +50,7 @@ impl Layout {
             },
             (None, None) => {}
         }
+        layout.notes.extend(folder.as_deref().and_then(note_of_folder_below));
         if let Some((folder, repository)) = folder.and_then(|folder| worktree::repository(&folder)) {
             let why = refused(&repository).or_else(|| {
                 let collides = |other: &Path| repository.starts_with(other) || other.starts_with(&repository);
@@ -72,6 +74,20 @@ impl Layout {
         }
         Ok(layout)
     }
+}
+
+/// What a folder below the top of a repository lacks inside.
+fn note_of_folder_below(folder: &Path) -> Option<String> {
+    let above = worktree::above(handback::open_tree(folder).ok()?.as_fd(), folder)?;
+    let top = folder.ancestors().nth(above.folders.len())?;
+    let start = folder.strip_prefix(top).ok()?;
+    Some(format!(
+        "the folder is a part of the repository `{}`, which is not shown: git does not work inside. What the repository ignores is left out of \
+         the changes. For commits use --dir {} --workdir {}",
+        top.display(),
+        top.display(),
+        start.display()
+    ))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use super::changes::path::json_length;
 use super::changes::{self, Change, Changes, Form};
+use super::worktree;
 use crate::error::{Context, Kind, Result};
 use crate::files;
 use crate::sandbox;
@@ -121,7 +122,7 @@ pub(crate) fn collect(
 ) -> Result<Handback> {
     let Some((upper, form)) = upper else { return Ok(Handback { complete: true, ..Handback::default() }) };
     let lower = base.map(open_tree).transpose()?;
-    let worktree = base.and_then(|base| std::fs::canonicalize(base).ok()).and_then(|base| worktree_of(&base));
+    let (above, worktree) = lower.as_ref().zip(base).map_or((None, None), repository_of);
     let base = base.map(Path::to_owned);
     if !files::has_entries(upper).failing(Kind::Workspace, || "list the workspace's changes")? {
         return Ok(Handback { base, complete: true, ..Handback::default() });
@@ -129,6 +130,7 @@ pub(crate) fn collect(
     let workspace = changes::Workspace {
         upper: upper.as_fd(),
         lower: lower.as_ref().map(AsFd::as_fd),
+        above: above.as_ref(),
         worktree: worktree.as_ref(),
         form: *form,
         started: Some(started),
@@ -209,9 +211,18 @@ pub(crate) fn open_tree(path: &Path) -> Result<OwnedFd> {
     openat(CWD, path, DIRECTORY, Mode::empty()).failing(Kind::Workspace, || format!("open `{}`", path.display()))
 }
 
+/// The repository above a folder, if it is below the top of one; and the worktree that the folder is, or that is above it.
+pub(crate) fn repository_of((folder, path): (&OwnedFd, &Path)) -> (Option<changes::Above>, Option<changes::Worktree>) {
+    let Ok(real) = std::fs::canonicalize(path) else { return (None, None) };
+    let above = worktree::above(folder.as_fd(), &real);
+    let levels = above.as_ref().map_or(0, |above| above.folders.len());
+    let worktree = real.ancestors().nth(levels).and_then(worktree_of);
+    (above, worktree)
+}
+
 /// The repository of a folder, given by its real path, if the folder is a worktree of it.
 pub(crate) fn worktree_of(folder: &Path) -> Option<changes::Worktree> {
-    let (own, repository) = super::worktree::directories(folder)?;
+    let (own, repository) = worktree::directories(folder)?;
     Some(changes::Worktree { own: open_tree(&own).ok()?, repository: open_tree(&repository).ok()? })
 }
 

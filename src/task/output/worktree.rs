@@ -1,11 +1,17 @@
-//! The repository of a git worktree (git-worktree(1)): a worktree has a file `.git` that names a folder of the repository, and that folder names
+//! The repository of a folder that is not the top of one: a git worktree (git-worktree(1)), or a folder below the top.
+//!
+//! A worktree has a file `.git` that names a folder of the repository, and that folder names
 //! the file.
 //!
 //! The file alone is not believed: what is in the folder may be an agent's, and would show any folder of the host. The repository must name the
 //! worktree too, and must have the same owner.
 
-use super::changes::is_off;
+use super::changes::{Above, is_off};
 use crate::files;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +36,59 @@ pub(crate) fn directories(folder: &Path) -> Option<(PathBuf, PathBuf)> {
     let is_mutual = back.is_some_and(|back| back == file) && owner(repository)? == owner(folder)?;
     let repository = repository.to_owned();
     (is_repository && (is_mutual || is_off("worktree-mutual"))).then_some((place, repository))
+}
+
+/// More folders inside each other are not climbed.
+const HIGHEST: usize = 64;
+
+/// The repository above `folder`, whose real path is `path`. `None` if the folder itself is the top of one, or none is above it on its file system.
+/// A repository of another owner does not count, as for git (`safe.directory`): its rules would hide an agent's changes.
+pub(crate) fn above(folder: BorrowedFd<'_>, path: &Path) -> Option<Above> {
+    if repository_in(folder).ok()?.is_some() {
+        return None;
+    }
+    let mut folders: Vec<OwnedFd> = Vec::new();
+    let mut names = path.ancestors().map_while(Path::file_name).take(HIGHEST);
+    let mut below = fstat(folder).ok()?;
+    let (owner, device) = (below.st_uid, below.st_dev);
+    loop {
+        // By descriptors, because another folder may have come to the path.
+        let name = names.next()?;
+        let from = folders.last().map_or(folder, AsFd::as_fd);
+        let parent = openat(from, "..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let named = statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let status = fstat(&parent).ok()?;
+        if (named.st_dev, named.st_ino) != (below.st_dev, below.st_ino) || status.st_dev != device {
+            return None;
+        }
+        let repository = repository_in(parent.as_fd()).ok()?;
+        folders.push(parent);
+        if let Some(repository) = repository {
+            let is_own = [repository.st_uid, status.st_uid] == [owner; 2] || is_off("above-owner");
+            is_own.then_some(())?;
+            break;
+        }
+        below = status;
+    }
+    folders.reverse();
+    let top = path.ancestors().nth(folders.len())?;
+    let mut prefix = path.strip_prefix(top).ok()?.as_os_str().as_bytes().to_vec();
+    prefix.push(b'/');
+    Some(Above { folders, prefix })
+}
+
+/// The status of a folder's `.git`, if that makes the folder the top of a repository: a file, or a folder with what git needs.
+fn repository_in(folder: BorrowedFd<'_>) -> Result<Option<Stat>, Errno> {
+    let status = |name: &str| statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
+    match status(".git") {
+        Ok(git) => {
+            let is_file = FileType::from_raw_mode(git.st_mode) == FileType::RegularFile;
+            let is_top = is_file || [".git/HEAD", ".git/objects"].iter().all(|name| status(name).is_ok());
+            Ok(is_top.then_some(git))
+        }
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// The one line of a regular file.

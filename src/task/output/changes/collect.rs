@@ -8,8 +8,8 @@
 use super::Limits;
 use super::base;
 use super::copy::{self, Digest};
-use super::ignored::{Rules, Tracked};
-use super::index::Worktree;
+use super::ignored::{Repository, Rules};
+use super::index::{Above, Worktree};
 use super::keep_bases;
 use super::overlay::{Directory, Form};
 use super::path::{Raw, TreePath, written};
@@ -34,7 +34,9 @@ pub(crate) struct Workspace<'a> {
     pub(crate) upper: BorrowedFd<'a>,
     /// The base. Without its submounts, which an overlay does not show either: they are left out here.
     pub(crate) lower: Option<BorrowedFd<'a>>,
-    /// The repository of the base, if that is a worktree.
+    /// The repository above the base, if the base is a folder of one.
+    pub(crate) above: Option<&'a Above>,
+    /// The repository of the worktree that the base is, or that is above it.
     pub(crate) worktree: Option<&'a Worktree>,
     /// Where the marks are.
     pub(crate) form: Form,
@@ -64,7 +66,7 @@ pub(crate) fn collect(workspace: Workspace<'_>, into: &Path, limits: &Limits) ->
         paths_left: limits.path_bytes,
         skipped_left: limits.skipped_bytes,
         is_full: false,
-        tracked: None,
+        repository: Repository::default(),
         changes: Changes { complete: true, ..Changes::default() },
     };
     walk.run().map_err(|error| error.doing(step()))?;
@@ -148,8 +150,8 @@ struct Walk<'a> {
     skipped_left: u64,
     /// Whether it takes no more; then nothing more is looked at.
     is_full: bool,
-    /// What git tracks in the base, if that is known.
-    tracked: Option<Tracked>,
+    /// The rules and the index of the base.
+    repository: Repository<'a>,
     changes: Changes,
 }
 
@@ -159,9 +161,9 @@ impl Walk<'_> {
         let upper = open(self.workspace.upper)?;
         let lower = self.workspace.lower.map(open).transpose()?;
         let base = lower.as_ref().filter(|_| !self.limits.ignored).map(AsFd::as_fd);
-        let worktree = self.workspace.worktree;
-        let rules = base.and_then(|base| Rules::of_base(base, worktree));
-        self.tracked = base.and_then(|base| Tracked::of_base(base, worktree));
+        let Workspace { worktree, above, .. } = self.workspace;
+        self.repository = base.map(|base| Repository::of(base, worktree, above)).unwrap_or_default();
+        let rules = self.repository.rules.take();
         let bounds = Bounds { entries: self.limits.names, depth: self.limits.depth, end: Some(self.end) };
         let mut trees = Trees::new(bounds);
         let root = Subdirectory { path: None, upper: Some(upper), lower, base_shows: true, rules, is_ignored: false };
@@ -228,7 +230,10 @@ impl Walk<'_> {
         }
         names.sort();
         let rules = match &lower {
-            Some(lower) if !self.limits.ignored => Rules::of(lower.as_fd(), path.as_ref(), subdirectory.rules),
+            Some(lower) if !self.limits.ignored => {
+                let depth = path.as_ref().map_or(0, |path| path.as_bytes().len() + 1);
+                Rules::of(lower.as_fd(), self.repository.prefix.len() + depth, subdirectory.rules)
+            }
             _ => subdirectory.rules,
         };
         let frame = Frame { path, base_shows, rules, is_ignored: subdirectory.is_ignored };
@@ -260,7 +265,7 @@ impl Walk<'_> {
         let is_directory = |status: &Stat| tree::file_type(status) == FileType::Directory;
         let shown = now.as_ref().filter(|now| !self.workspace.form.is_whiteout(now)).or(base.as_ref());
         let is_ignored = self.is_ignored(frame, &path, shown.is_some_and(is_directory));
-        if is_ignored && !self.tracked.as_ref().map_or(base.is_some(), |tracked| tracked.has(&path)) {
+        if is_ignored && !self.repository.tracked.as_ref().map_or(base.is_some(), |tracked| tracked.has(&path)) {
             self.changes.ignore(path);
             return Ok(None);
         }
@@ -288,7 +293,8 @@ impl Walk<'_> {
     /// Whether git ignores a path, unless it tracks it.
     fn is_ignored(&self, frame: &Frame, path: &TreePath, is_directory: bool) -> bool {
         let rules = frame.rules.as_ref().filter(|_| !path.is_in_git());
-        frame.is_ignored || rules.is_some_and(|rules| rules.ignore(path, is_directory))
+        let in_repository = || [self.repository.prefix, path.as_bytes()].concat();
+        frame.is_ignored || rules.is_some_and(|rules| rules.ignore(&in_repository(), is_directory))
     }
 
     fn directory(&mut self, place: Place<'_>, now: &Stat) -> Result<Option<Subdirectory>> {

@@ -287,8 +287,14 @@ fn an_edit_of_the_users_during_the_run_is_marked() {
     lab.agent("echo x >>a; echo y >>b");
     lab.shell("base", "echo edit >b");
     let (upper, base) = (lab.open("upper"), lab.open("base"));
-    let workspace =
-        super::Workspace { upper: upper.as_fd(), lower: Some(base.as_fd()), worktree: None, form: lab.form, started };
+    let workspace = super::Workspace {
+        upper: upper.as_fd(),
+        lower: Some(base.as_fd()),
+        above: None,
+        worktree: None,
+        form: lab.form,
+        started,
+    };
     let changes = super::collect(workspace, &lab.at("out"), &Limits::default()).unwrap();
     // Giving the lab to the ordinary user counts as a change of both files, so only the file that was edited is asserted as root.
     let newer: Vec<_> =
@@ -374,74 +380,4 @@ fn copies_take_no_more_than_the_disk_limit_and_the_walk_no_more_than_its_time() 
     let changes = lab.collect_with(&Limits { time: std::time::Duration::ZERO, ..Limits::default() }).unwrap();
     assert_eq!((changes.complete, changes.entries.len()), (false, 0));
     assert_eq!(skipped(&changes), [". OutOfTime"]);
-}
-
-#[test]
-fn what_git_ignores_in_the_base_is_left_out_and_counted() {
-    let base = "git() { command git -c safe.directory='*' \"$@\"; }; git init -q .; printf 'target/\\n*.log\\n' >.gitignore; mkdir target src; echo old >target/old; echo t >tracked.log; \
-                echo s >src/a; git add -f .gitignore tracked.log src/a";
-    let agent = "echo x >>target/old; echo n >target/new; mkdir src/target; echo n >src/target/n; echo n >a.log; \
-                 echo more >>tracked.log; echo 'src/' >>.gitignore; echo hidden >src/.gitignore; echo h >src/hidden; echo b >src/b";
-    let shown = [
-        "modified .gitignore file 0644 19",
-        "added src/.gitignore file 0644 7",
-        "added src/b file 0644 2",
-        "added src/hidden file 0644 2",
-        "modified tracked.log file 0644 7",
-    ];
-    for form in FORMS {
-        let Some(lab) = Lab::new(form) else { continue };
-        lab.shell("base", &format!("umask 022; {base}"));
-        lab.agent(agent);
-        let changes = lab.collect();
-        assert_eq!(listing(&changes), shown, "{form:?}");
-        let ignored: Vec<_> = changes.first_ignored.iter().map(ToString::to_string).collect();
-        assert_eq!((changes.ignored, ignored), (3, ["a.log", "src/target", "target"].map(String::from).to_vec()));
-        assert!(!lab.at("out/files/target").exists(), "it is in the store");
-        fs::remove_dir_all(lab.at("out")).unwrap();
-        let all = lab.collect_with(&Limits { ignored: true, ..Limits::default() }).unwrap();
-        assert_eq!((all.entries.len(), all.ignored), (shown.len() + 5, 0), "{:?}", listing(&all));
-        // An index that is not understood: what the base has counts as tracked.
-        fs::remove_dir_all(lab.at("out")).unwrap();
-        fs::write(lab.at("base/.git/index"), "DIRC").unwrap();
-        let changes = lab.collect();
-        assert!(listing(&changes).contains(&"modified target/old file 0644 6".to_owned()), "{:?}", listing(&changes));
-        let ignored: Vec<_> = changes.first_ignored.iter().map(ToString::to_string).collect();
-        assert_eq!(ignored, ["a.log", "src/target", "target/new"]);
-    }
-}
-
-#[test]
-fn a_worktree_and_a_folder_without_an_index_have_the_rules_of_git() {
-    let ignored =
-        |changes: &super::Changes| -> Vec<_> { changes.first_ignored.iter().map(ToString::to_string).collect() };
-    let files = "printf 'target/\\n*.log\\n' >.gitignore; mkdir target; echo old >target/old; echo t >tracked.log";
-    let agent = "echo x >>target/old; echo n >a.log; echo more >>tracked.log; echo c >code; echo m >mine";
-    let set = "git() { command git -c safe.directory='*' -c user.name=t -c user.email=t@localhost \"$@\"; }";
-    let worktree = format!(
-        "{set}; cd ..; git init -q main; cd main; {files}; git add -f .gitignore tracked.log; git commit -qm one; \
-         echo mine >.git/info/exclude; rmdir ../base; git worktree add -q ../base; cd ../base; mkdir target; echo old >target/old"
-    );
-    for form in FORMS {
-        let Some(lab) = Lab::new(form) else { continue };
-        lab.shell("base", &format!("umask 022; {worktree}"));
-        lab.agent(agent);
-        let changes = lab.collect();
-        assert_eq!(listing(&changes), ["added code file 0644 2", "modified tracked.log file 0644 7"], "{form:?}");
-        assert_eq!(ignored(&changes), ["a.log", "mine", "target"]);
-        // The file names a repository that does not name the worktree: its rules and its index are not read.
-        fs::remove_dir_all(lab.at("out")).unwrap();
-        fs::write(lab.at("main/.git/worktrees/base/gitdir"), "/elsewhere/.git\n").unwrap();
-        let changes = lab.collect();
-        assert_eq!(ignored(&changes), ["a.log"], "{:?}", listing(&changes));
-
-        for set_up in ["true", "git init -q ."] {
-            let Some(lab) = Lab::new(form) else { continue };
-            lab.shell("base", &format!("umask 022; {set_up}; {files}"));
-            lab.agent(agent);
-            let changes = lab.collect();
-            assert_eq!(listing(&changes), ["added code file 0644 2", "added mine file 0644 2"], "{form:?} {set_up}");
-            assert_eq!(ignored(&changes), ["a.log", "target", "tracked.log"]);
-        }
-    }
 }

@@ -1,11 +1,12 @@
 //! What git ignores in the base: build output and the like, which is left out of the changes and counted.
 //!
-//! The rules are those of the base: its `.gitignore` files and `.git/info/exclude`. A rule that the agent wrote hides nothing. A file that
+//! The rules are those of the base: its `.gitignore` files and `.git/info/exclude`. For a folder of a repository they include the rules of the
+//! folders above ([`Above`]). A rule that the agent wrote hides nothing. A file that
 //! git tracks is never ignored; the index of the base contains those. Without an index git tracks nothing. If there is an index that cannot be read,
 //! everything in the base counts as tracked. A worktree has its index and its excluded names in its repository.
 //! Never here: git itself, the user's own ignore file, a file of the agent's.
 
-use super::index::{self, Index, Worktree};
+use super::index::{self, Above, Index, Worktree};
 use super::path::TreePath;
 use super::tree;
 use ignore::Match;
@@ -22,7 +23,7 @@ const LONGEST_INDEX: u64 = 256 << 20;
 
 /// The rules that hold in a directory: its own, and those above.
 pub(super) struct Rules {
-    /// How many bytes of a path lead to the directory.
+    /// How many bytes of a path in the repository lead to the directory.
     depth: usize,
     own: Gitignore,
     above: Option<Rc<Rules>>,
@@ -32,18 +33,17 @@ pub(super) struct Rules {
 pub(super) struct Tracked(Vec<Box<[u8]>>);
 
 impl Rules {
-    /// The rules of the whole base, from `info/exclude` of its repository.
-    pub(super) fn of_base(lower: BorrowedFd<'_>, worktree: Option<&Worktree>) -> Option<Rc<Rules>> {
+    /// The rules of the whole repository, from its `info/exclude`.
+    fn of_repository(lower: BorrowedFd<'_>, worktree: Option<&Worktree>) -> Option<Rc<Rules>> {
         match worktree {
             Some(worktree) => Rules::read(worktree.repository.as_fd(), b"info/exclude", 0, None),
             None => Rules::read(lower, b".git/info/exclude", 0, None),
         }
     }
 
-    /// The rules in the directory `path`, whose base is `lower`, below those of the directory that holds it.
-    pub(super) fn of(lower: BorrowedFd<'_>, path: Option<&TreePath>, above: Option<Rc<Rules>>) -> Option<Rc<Rules>> {
-        let depth = path.map_or(0, |path| path.as_bytes().len() + 1);
-        Rules::read(lower, b".gitignore", depth, above.clone()).or(above)
+    /// The rules in a directory of the repository, below those of the directory that holds it. `depth` bytes of a path lead to the directory.
+    pub(super) fn of(directory: BorrowedFd<'_>, depth: usize, above: Option<Rc<Rules>>) -> Option<Rc<Rules>> {
+        Rules::read(directory, b".gitignore", depth, above.clone()).or(above)
     }
 
     fn read(at: BorrowedFd<'_>, name: &[u8], depth: usize, above: Option<Rc<Rules>>) -> Option<Rc<Rules>> {
@@ -62,11 +62,11 @@ impl Rules {
         Some(Rc::new(Rules { depth, own, above }))
     }
 
-    /// Whether the nearest rule that fits says so. The path is below the directory.
-    pub(super) fn ignore(&self, path: &TreePath, is_directory: bool) -> bool {
+    /// Whether the nearest rule that fits ignores the path. The path starts at the top of the repository and is below the directory.
+    pub(super) fn ignore(&self, path: &[u8], is_directory: bool) -> bool {
         let mut rules = Some(self);
         while let Some(each) = rules {
-            let relative = tree::name_path(path.as_bytes().get(each.depth..).unwrap_or_default());
+            let relative = tree::name_path(path.get(each.depth..).unwrap_or_default());
             match each.own.matched(relative, is_directory) {
                 Match::Ignore(_) => return true,
                 Match::Whitelist(_) => return false,
@@ -77,11 +77,51 @@ impl Rules {
     }
 }
 
+/// The rules and the index of a base.
+#[derive(Default)]
+pub(super) struct Repository<'a> {
+    /// The rules above those of the base's own `.gitignore`.
+    pub(super) rules: Option<Rc<Rules>>,
+    /// `None` if the index cannot be read or is not understood.
+    pub(super) tracked: Option<Tracked>,
+    /// The path of the base in the repository: empty, or with a slash at the end.
+    pub(super) prefix: &'a [u8],
+}
+
+impl<'a> Repository<'a> {
+    /// Reads the rules and the index of the base, or those of the repository `above` it.
+    pub(super) fn of(lower: BorrowedFd<'_>, worktree: Option<&Worktree>, above: Option<&'a Above>) -> Repository<'a> {
+        // Rules that ignore the base itself do not hold in it: the user named the folder and wants its changes.
+        above.and_then(|above| Repository::of_above(worktree, above)).unwrap_or_else(|| Repository {
+            rules: Rules::of_repository(lower, worktree),
+            tracked: Tracked::of_repository(lower, worktree, &[]),
+            prefix: &[],
+        })
+    }
+
+    /// The repository above the base; `None` if its rules ignore the base.
+    fn of_above(worktree: Option<&Worktree>, above: &'a Above) -> Option<Repository<'a>> {
+        let top = above.folders.first()?.as_fd();
+        let mut rules = Rules::of_repository(top, worktree);
+        let ends = above.prefix.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+        let mut depth = 0;
+        for (folder, end) in above.folders.iter().zip(ends) {
+            rules = Rules::of(folder.as_fd(), depth, rules);
+            if rules.as_ref().is_some_and(|rules| rules.ignore(&above.prefix[..end], true)) {
+                return None;
+            }
+            depth = end + 1;
+        }
+        let tracked = Tracked::of_repository(top, worktree, &above.prefix);
+        Some(Repository { rules, tracked, prefix: &above.prefix })
+    }
+}
+
 impl Tracked {
-    /// Reads the index of the base. `None` if there is one that cannot be read or is not understood.
-    pub(super) fn of_base(lower: BorrowedFd<'_>, worktree: Option<&Worktree>) -> Option<Tracked> {
+    /// Reads the index of a repository: the paths below `prefix`. `None` if there is one that cannot be read or is not understood.
+    fn of_repository(top: BorrowedFd<'_>, worktree: Option<&Worktree>, prefix: &[u8]) -> Option<Tracked> {
         // A `.git` that is a file and no worktree's, as in a submodule, is NOTDIR: its index is elsewhere.
-        let (file, status) = match index::open(lower, worktree) {
+        let (file, status) = match index::open(top, worktree) {
             Err(Errno::NOENT) => return Some(Tracked(Vec::new())),
             opened => opened.ok()?,
         };
@@ -90,7 +130,7 @@ impl Tracked {
         }
         let mut bytes = Vec::new();
         file.take(LONGEST_INDEX).read_to_end(&mut bytes).ok()?;
-        parse(bytes).map(Tracked)
+        parse(bytes, prefix).map(Tracked)
     }
 
     /// Whether git tracks the path, or something below it.
@@ -103,11 +143,11 @@ impl Tracked {
     }
 }
 
-/// The names in an index; `None` if it is not understood.
-fn parse(bytes: Vec<u8>) -> Option<Vec<Box<[u8]>>> {
+/// The names in an index that begin with `prefix`, without it; `None` if the index is not understood.
+fn parse(bytes: Vec<u8>, prefix: &[u8]) -> Option<Vec<Box<[u8]>>> {
     let (mut names, mut index) = (Vec::new(), Index::new(bytes).ok()?);
     while index.read_entry().ok()?.is_some() {
-        names.push(index.name().into());
+        names.extend(index.name().strip_prefix(prefix).map(Box::from));
     }
     Some(names)
 }
@@ -144,11 +184,11 @@ mod tests {
             git(lab.path(), &["update-index", "--index-version", version]);
             let expected = git(lab.path(), &["ls-files", "-z"]);
             let index = std::fs::read(lab.path().join(".git/index")).unwrap();
-            let names = parse(index.clone()).unwrap();
+            let names = parse(index.clone(), &[]).unwrap();
             let told: Vec<u8> = names.iter().flat_map(|name| [name.as_ref(), b"\0"].concat()).collect();
             assert_eq!(told, expected, "version {version}");
             for cut in 0..index.len() {
-                let _ = parse(index[..cut].to_vec());
+                let _ = parse(index[..cut].to_vec(), &[]);
             }
             let tracked = Tracked(names);
             let check = |path: &str, is| assert_eq!(tracked.has(&TreePath::new(path).unwrap()), is, "{path}");
@@ -159,7 +199,7 @@ mod tests {
             check("di", false);
             check("dir.x/y", false);
         }
-        assert!(parse(Vec::new()).is_none() && parse(b"DIRC\0\0\0\x02\0\0\0\x01".to_vec()).is_none());
+        assert!(parse(Vec::new(), &[]).is_none() && parse(b"DIRC\0\0\0\x02\0\0\0\x01".to_vec(), &[]).is_none());
     }
 
     /// git itself is asked about every path.
@@ -205,9 +245,9 @@ mod tests {
             "src/main.rs",
         ];
         let open: std::os::fd::OwnedFd = File::open(lab.path()).unwrap().into();
-        let root = Rules::of(open.as_fd(), None, Rules::of_base(open.as_fd(), None)).unwrap();
+        let root = Rules::of(open.as_fd(), 0, Rules::of_repository(open.as_fd(), None)).unwrap();
         let sub = tree::directory(open.as_fd(), b"sub").unwrap();
-        let below = Rules::of(sub.as_fd(), Some(&TreePath::new("sub").unwrap()), Some(Rc::clone(&root))).unwrap();
+        let below = Rules::of(sub.as_fd(), "sub/".len(), Some(Rc::clone(&root))).unwrap();
         for path in paths {
             for is_directory in [false, true] {
                 let told = git(
@@ -215,7 +255,7 @@ mod tests {
                     &["check-ignore", "--no-index", &format!("{path}{}", if is_directory { "/" } else { "" })],
                 );
                 let rules = if path.starts_with("sub/") { &below } else { &root };
-                let is = rules.ignore(&TreePath::new(path).unwrap(), is_directory);
+                let is = rules.ignore(path.as_bytes(), is_directory);
                 assert_eq!(is, !told.is_empty(), "{path} {is_directory}");
             }
         }

@@ -53,6 +53,15 @@ pub(in crate::task) struct Worktree {
     pub(in crate::task) repository: OwnedFd,
 }
 
+/// The repository of a folder that is below the top of one.
+#[derive(Debug)]
+pub(in crate::task) struct Above {
+    /// The folders from the top of the repository down to the one that holds the folder.
+    pub(in crate::task) folders: Vec<OwnedFd>,
+    /// The path of the folder from the top, with a slash at the end.
+    pub(in crate::task) prefix: Vec<u8>,
+}
+
 /// Opens the index of the folder `lower`. A worktree has its index in its repository.
 pub(super) fn open(lower: BorrowedFd<'_>, worktree: Option<&Worktree>) -> Result<(File, Stat), Errno> {
     match worktree {

@@ -93,10 +93,9 @@ impl Lab {
     pub(super) fn collect_with(&self, limits: &Limits) -> crate::error::Result<Changes> {
         let (upper, base) = (self.open("upper"), self.open("base"));
         let lower = (self.form != Form::Plain).then_some(base.as_fd());
-        let real = fs::canonicalize(self.at("base")).unwrap();
-        let worktree = crate::task::output::handback::worktree_of(&real);
-        let worktree = worktree.as_ref();
-        let workspace = Workspace { upper: upper.as_fd(), lower, worktree, form: self.form, started: None };
+        let (above, worktree) = crate::task::output::handback::repository_of((&base, &self.at("base")));
+        let (above, worktree) = (above.as_ref(), worktree.as_ref());
+        let workspace = Workspace { upper: upper.as_fd(), lower, above, worktree, form: self.form, started: None };
         collect(workspace, &self.at("out"), limits)
     }
 

@@ -38,7 +38,7 @@ pub(crate) use apply::apply;
 pub(in crate::task) use collect::{Workspace, collect};
 pub(in crate::task) use diff::LARGEST_TEXT;
 pub(crate) use diff::{Binary, DiffOptions, diff};
-pub(in crate::task) use index::Worktree;
+pub(in crate::task) use index::{Above, Worktree};
 pub(in crate::task) use keep_bases::BaseWriter;
 pub(crate) use limits::Limits;
 pub(crate) use overlay::Form;
@@ -63,6 +63,8 @@ mod apply_tests;
 mod collect_tests;
 #[cfg(test)]
 mod diff_tests;
+#[cfg(test)]
+mod ignored_tests;
 #[cfg(test)]
 mod lab;
 #[cfg(test)]

@@ -20,6 +20,7 @@ const ATTACKS: &[(&str, &str)] = &[
     ("changes-links", "apply_tests::links_that_lead_out_are_left_out_also_by_force"),
     ("changes-verify", "apply_tests::what_the_user_changed_meanwhile_is_a_conflict_and_nothing_is_written"),
     ("changes-hard-links", "collect_tests::names_of_a_hard_link_are_links_in_the_store_and_where_they_are_applied"),
+    ("above-owner", "ignored_tests::a_repository_of_another_owner_above_the_folder_hides_nothing"),
     ("changes-form", "collect_tests::an_agent_cannot_forge_the_marks_of_the_other_form"),
 ];
 
