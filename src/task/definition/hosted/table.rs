@@ -70,6 +70,7 @@ const ROWS: &[Row] = &[
     (&["--artifact-bytes"], &["artifact_bytes"], AtMost("artifact_bytes", "256M")),
     (&["--network-rate"], &["network.rate"], AtMost("network_rate", "not limited")),
     (&["--network-bytes"], &["network.bytes"], AtMost("network_bytes", "not limited")),
+    (&["--number"], &[], AtMost("number", "1")),
     // What the command does inside, and what is shown of it
     (&["--env", "--tty", "--no-tty", "--hold", "--raw"], &["env"], Free),
     (&["--at", "--workdir", "--stream-json"], &["at", "workdir", "stream_json"], Free),
@@ -86,7 +87,7 @@ const ROWS: &[Row] = &[
     (&[], &["exit_codes.succeeded", "exit_codes.retryable", "exit_codes.needs_input"], Free),
     (&[], &["secrets.*.expose", "secrets.*.header", "secrets.*.basic", "secrets.*.placeholder"], Free),
     (&[], &["secrets.*.methods", "secrets.*.paths"], Free),
-    (&["--keep", "--keep-on-failure", "--max-parallel", "--queue-wait", "--number"], &[], Free),
+    (&["--keep", "--keep-on-failure", "--max-parallel", "--queue-wait"], &[], Free),
     (&["--detach", "--interactive", "--json", "--explain", "--follow", "--since", "--replay", "--no-input"], &[], Free),
     (&["--stdout", "--stderr"], &[], Free),
     (&["--quiet", "--older-than", "--max-size", "--workspaces", "--dry-run", "--every", "--timeout"], &[], Free),
