@@ -28,17 +28,32 @@ pub(crate) fn wipe() {
     }
 }
 
-/// Overwrites the command line, which every process that sees this one can read in `/proc/PID/cmdline`.
-///
-/// The caller has one thread, and has read its arguments: they are copies then.
-pub(crate) fn wipe_arguments() -> Result<(), Errno> {
-    let text = std::fs::read_to_string("/proc/self/stat")
-        .map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))?;
-    let (start, end) = argument_area(&text).ok_or(Errno::INVAL)?;
-    // SAFETY: the kernel says that the command line is there, on this process's own stack, which is writable; with one thread no other code reads or
-    // changes it meanwhile. Each program that starts owns these strings, and the runtime library hands out copies.
-    unsafe { std::ptr::write_bytes(std::ptr::with_exposed_provenance_mut::<u8>(start), 0, end - start) };
-    Ok(())
+/// Where the command line of this process is in its memory, and in that of its children until execve(2).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arguments {
+    start: usize,
+    end: usize,
+}
+
+impl Arguments {
+    /// Finds them in `/proc/self/stat`, which another mount namespace may not have.
+    pub(crate) fn find() -> Result<Arguments, Errno> {
+        let text = std::fs::read_to_string("/proc/self/stat")
+            .map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))?;
+        let (start, end) = argument_area(&text).ok_or(Errno::INVAL)?;
+        Ok(Arguments { start, end })
+    }
+
+    /// Overwrites the command line, which every process that sees this one can read in `/proc/PID/cmdline`.
+    ///
+    /// The caller has one thread, and has read its arguments: they are copies then.
+    pub(crate) fn wipe(self) {
+        // SAFETY: the kernel says that the command line is there, on this process's own stack, which is writable; with one thread no other code reads
+        // or changes it meanwhile. Each program that starts owns these strings, and the runtime library hands out copies.
+        unsafe {
+            std::ptr::write_bytes(std::ptr::with_exposed_provenance_mut::<u8>(self.start), 0, self.end - self.start)
+        };
+    }
 }
 
 /// `arg_start` and `arg_end` of a line of `/proc/PID/stat` (proc_pid_stat(5), fields 48 and 49). A process's name may contain spaces and brackets.
