@@ -5,10 +5,11 @@
 //! without `env` has that of the container's process, as with runc.
 
 use crate::error::{Context, Error, Kind, Result};
+use crate::files::{new_memory, new_sealable_memory};
 use crate::spec::config::Hook;
 use crate::spec::state::State;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{SealFlags, fcntl_add_seals};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -50,7 +51,7 @@ fn run_one(hook: &Hook, state: &State, environment: &[CString]) -> Result<()> {
     };
     // stdout and stderr are the container's already: keep the hook's output for the error.
     let output: File =
-        memfd_create("hook", MemfdFlags::CLOEXEC).failing(Kind::Hook, || "make a file for its output")?.into();
+        new_memory("hook").map_err(|error| error.of_kind(Kind::Hook).doing("collect its output"))?.into();
     let copy = || output.try_clone().failing(Kind::Hook, || "make a file for its output");
     let mut child = command
         .stdin(state_file(state)?)
@@ -97,8 +98,7 @@ fn split_variable(variable: &[u8]) -> Option<(&OsStr, &OsStr)> {
 fn state_file(state: &State) -> Result<File> {
     let step = || "write the state for its stdin";
     let text = serde_json::to_vec(state).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
-    let mut file: File =
-        memfd_create("state", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).failing(Kind::Hook, step)?.into();
+    let mut file: File = new_sealable_memory("state").failing(Kind::Hook, step)?.into();
     file.write_all(&text).failing(Kind::Hook, step)?;
     file.rewind().failing(Kind::Hook, step)?;
     fcntl_add_seals(&file, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)

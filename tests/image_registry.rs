@@ -524,6 +524,15 @@ fn pull_from_a_registry_that_sends_byte_by_byte_ends_with_a_clear_error() {
     }
     let (scratch, server) = with_image("plain");
     let proxy = faulty(&server, &["trickle"]);
+    let weak = Scratch::new();
+    let mut held = support::brig(&weak, &["pull", &proxy.reference()]);
+    let mut held = held.env("BRIG_WEAKEN", "image-least-rate").spawn().unwrap();
     let ran = scratch.image(&["pull", &proxy.reference()]).refused("bytes a second");
-    assert!(ran.took < Duration::from_secs(60), "{:?}", ran.took);
+    assert!(ran.took < Duration::from_secs(60) && ran.err.contains("--mirror"), "{:?} {}", ran.took, ran.err);
+    std::thread::sleep(Duration::from_secs(4));
+    let ended = held.try_wait().unwrap();
+    held.kill().and_then(|()| held.wait()).unwrap();
+    if !skipped("the feature `weakened`", cfg!(feature = "weakened")) {
+        assert!(ended.is_none(), "the control: without the least rate the pull goes on");
+    }
 }

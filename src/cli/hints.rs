@@ -1,12 +1,13 @@
 //! Hints for commands that docker or an engine has and brig has not. Tables only; a test checks the commands in them.
 
 /// Unknown verbs at the top level or of `brig task`.
-const VERBS: [(&str, &str); 22] = [
+const VERBS: [(&str, &str); 27] = [
     ("attach", "`brig task attach ID`"),
     ("build", "brig builds no images: `brig image import`, or `brig image load` of an archive from another tool"),
     ("cp", "`brig task cp ID:PATH PATH`"),
     ("commit", "`brig task diff ID`, `brig task apply ID` or `brig task export ID` take the work out"),
     ("diff", "`brig task diff ID`"),
+    ("history", "`brig image inspect NAME` lists the layers of an image"),
     ("images", "`brig image ls`"),
     ("import", "`brig image import FILE`"),
     ("info", "`brig doctor`"),
@@ -18,11 +19,18 @@ const VERBS: [(&str, &str); 22] = [
     ("ps", "`brig task ls` lists tasks, `brig task top ID` the processes of one"),
     ("pull", "`brig image pull NAME`"),
     ("push", "`brig image push NAME`"),
+    (
+        "restart",
+        "`brig task resume ID` runs the command of a kept workspace again; `brig task run COMMAND` starts a new task",
+    ),
     ("rm", "`brig task rm ID`"),
     ("rmi", "`brig image rm NAME`"),
+    ("save", "`brig image save NAME`"),
     ("show", "`brig task show ID`"),
     ("stats", "`brig task stats`"),
     ("stop", "`brig task stop ID`"),
+    ("tag", "`brig image tag NAME NEW`"),
+    ("top", "`brig task top ID`"),
     ("wait", "`brig task wait ID`"),
 ];
 

@@ -2,7 +2,8 @@
 
 use super::failed;
 use crate::error::{Context, Kind, Result};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,9 +12,24 @@ use std::os::unix::fs::FileExt;
 /// The largest message between our processes.
 const LARGEST: u64 = 16 << 20;
 
-/// Creates an empty file.
+/// Creates an empty file that no process can execute. With `vm.memfd_noexec=2` the kernel makes no other (kernel.org,
+/// userspace-api/mfd_noexec.rst).
 pub(crate) fn new_memory(name: &str) -> Result<OwnedFd> {
-    memfd_create(name, MemfdFlags::CLOEXEC).failing(Kind::Internal, || "make a file in memory")
+    let step = || "make a file in memory";
+    let memory = new_sealable_memory(name).failing(Kind::Internal, step)?;
+    // The flag that takes execution away allows further seals, by which a process that has the file could keep us from writing.
+    fcntl_add_seals(&memory, SealFlags::SEAL).failing(Kind::Internal, step)?;
+    Ok(memory)
+}
+
+/// An empty one, which no process can execute and which takes seals.
+pub(crate) fn new_sealable_memory(name: &str) -> rustix::io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        // Kernels before 6.3 do not know the flag.
+        Err(Errno::INVAL) => memfd_create(name, flags),
+        other => other,
+    }
 }
 
 /// Writes at the beginning.
@@ -39,4 +55,28 @@ pub(crate) fn read_memory(memory: impl AsFd) -> Result<Vec<u8>> {
     let mut bytes = vec![0; length as usize];
     file.read_exact_at(&mut bytes, 0).map_err(|cause| failed(cause, step()))?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{Mode, fchmod, fcntl_get_seals, fstat};
+
+    #[test]
+    fn a_file_in_memory_cannot_become_executable_and_takes_no_further_seal() {
+        let (plain, sealable) = (new_memory("plain").unwrap(), new_sealable_memory("sealable").unwrap());
+        write_memory(&plain, b"text").unwrap();
+        assert_eq!(read_memory(&plain).unwrap(), b"text");
+        assert_eq!(fcntl_add_seals(&plain, SealFlags::WRITE), Err(Errno::PERM));
+        fcntl_add_seals(&sealable, SealFlags::WRITE).unwrap();
+        let old = memfd_create("old", MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL).is_err();
+        if old {
+            return crate::files::skip("a file in memory that cannot be executed needs kernel 6.3");
+        }
+        for memory in [plain, sealable] {
+            assert!(fcntl_get_seals(&memory).unwrap().contains(SealFlags::EXEC));
+            assert_eq!(fstat(&memory).unwrap().st_mode & 0o111, 0);
+            assert_eq!(fchmod(&memory, Mode::RWXU), Err(Errno::PERM));
+        }
+    }
 }

@@ -204,12 +204,17 @@ pub(super) fn be_born(mut command: Command, stdio: Stdio, has_own_users: bool, p
 
 /// Erases the caller's variables and command line: other processes of the container can read them (variables with
 /// CAP_SYS_PTRACE).
-pub(super) fn hide_caller() -> Result<()> {
+pub(super) fn hide_caller(arguments: environment::Arguments) {
     if weaken::is_off("hidden-caller") {
-        return Ok(());
+        return;
     }
     environment::wipe();
-    environment::wipe_arguments().failing(Kind::Identity, || "hide our command line")
+    arguments.wipe();
+}
+
+/// Finds the caller's command line, for [`hide_caller`].
+pub(super) fn find_arguments() -> Result<environment::Arguments> {
+    environment::Arguments::find().failing(Kind::Identity, || "find our command line")
 }
 
 fn give_up(error: &Error, parent: &Channel) -> ! {
@@ -312,7 +317,7 @@ fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), p
     }
     command.attributes.label_ahead()?; // while no procfs is the container's
     close(&command, &stdio, [Some(init.as_fd()), root.as_ref().map(AsFd::as_fd), Some(parent.as_fd())])?;
-    hide_caller()?;
+    hide_caller(find_arguments()?);
     move_into_thread_name_spaces(init.as_fd(), joined).failing(Kind::Namespace, || JOIN)?;
     drop(init);
     if let Some(root) = root {

@@ -37,12 +37,13 @@ pub(super) fn spawn(
 ) -> Result<Spawned> {
     let privileged = rustix::process::geteuid().is_root();
     let visits = privileged && ns::can_return(&plan.namespaces);
+    let arguments = join::find_arguments()?; // before another mount namespace, whose procfs may not have this process
     let left = if visits { Some(ns::visit(&plan.namespaces)?) } else { None };
     let joins_users = matches!(plan.user_namespace, UserNamespace::Joined(_));
     let (pid, pidfd) = match clone_process(0, cgroup.as_ref().map(AsFd::as_fd)).failing(Kind::Namespace, || STEP)? {
         Side::Child => {
             drop(ours);
-            match enter(&mut plan, &theirs, (privileged, visits), processes) {
+            match enter(&mut plan, &theirs, (privileged, visits), (processes, arguments)) {
                 Ok(()) => init::run(plan, theirs),
                 Err(error) => {
                     theirs.fail(&error);
@@ -77,10 +78,15 @@ fn wait_for_users(spawned: &Spawned) -> Result<()> {
 
 /// Enters and creates the container's namespaces in the new process; the PID namespace is for its children. It joins
 /// those that its parent has not `visited`.
-fn enter(plan: &mut Plan, parent: &Channel, (privileged, visited): (bool, bool), processes: &OwnedFd) -> Result<()> {
+fn enter(
+    plan: &mut Plan,
+    parent: &Channel,
+    (privileged, visited): (bool, bool),
+    (processes, arguments): (&OwnedFd, environment::Arguments),
+) -> Result<()> {
     let has_own_users = !matches!(plan.user_namespace, UserNamespace::Callers);
     identity::die_with_supervisor(parent)?;
-    join::hide_caller()?;
+    join::hide_caller(arguments);
     if has_own_users {
         // First the steps that only the machine's root may do.
         identity::score(std::mem::replace(&mut plan.oom_score, identity::OomScore::Inherited))?;

@@ -29,17 +29,31 @@ pub(crate) fn wipe() {
     }
 }
 
-/// Overwrites the command line, which other processes can read in `/proc/PID/cmdline`.
-///
-/// The caller has one thread, and has copied its arguments.
-pub(crate) fn wipe_arguments() -> Result<(), Errno> {
-    let text = std::fs::read_to_string("/proc/self/stat")
-        .map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))?;
-    let (start, end) = argument_area(&text).ok_or(Errno::INVAL)?;
-    // SAFETY: the kernel gives the range of the command line on this process's stack, which is writable. With one
-    // thread no other code accesses it. The runtime library returns only copies of these strings.
-    unsafe { std::ptr::write_bytes(std::ptr::with_exposed_provenance_mut::<u8>(start), 0, end - start) };
-    Ok(())
+/// The range of this process's command line in its memory, and in that of its children until execve(2).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arguments {
+    start: usize,
+    end: usize,
+}
+
+impl Arguments {
+    /// Finds the range in `/proc/self/stat`, which another mount namespace may not have.
+    pub(crate) fn find() -> Result<Arguments, Errno> {
+        let text = std::fs::read_to_string("/proc/self/stat")
+            .map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))?;
+        let (start, end) = argument_area(&text).ok_or(Errno::INVAL)?;
+        Ok(Arguments { start, end })
+    }
+
+    /// Overwrites the command line, which other processes can read in `/proc/PID/cmdline`.
+    ///
+    /// The caller has one thread, and has copied its arguments.
+    pub(crate) fn wipe(self) {
+        let length = self.end - self.start;
+        // SAFETY: the kernel gives the range of the command line on this process's stack, which is writable. With one
+        // thread no other code accesses it. The runtime library returns only copies of these strings.
+        unsafe { std::ptr::write_bytes(std::ptr::with_exposed_provenance_mut::<u8>(self.start), 0, length) };
+    }
 }
 
 /// `arg_start` and `arg_end` of `/proc/PID/stat` (proc_pid_stat(5), fields 48 and 49). The name of a process may

@@ -18,7 +18,9 @@ mod store;
 
 pub use definition::explain::explain;
 pub(crate) use definition::hosted::rules as machine_rules;
-pub use definition::hosted::{check_registry, hosted_rule_of_flag, hosted_rule_of_key, open_store, refuse_host_path};
+pub use definition::hosted::{
+    check_number, check_registry, hosted_rule_of_flag, hosted_rule_of_key, open_store, refuse_host_path,
+};
 pub use definition::image::{ImageUsed, ImageWish};
 pub use definition::profile::read_profile;
 pub use definition::receiver::Receiver;

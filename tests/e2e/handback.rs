@@ -353,6 +353,17 @@ fn changes_go_to_the_folder_that_the_task_worked_on_and_to_no_other_of_its_name(
     let refused = lab.brig(["task", "apply", &id(&lab)]);
     assert!(refused.refused(125, &["another folder"]).stderr.contains("--into DIR"), "{refused:#?}");
     assert_eq!(names(&folder), ["file", "gone"]);
+    // The patch is made from what was kept, and without the check from whatever has the name: this folder has the same files.
+    let diff = || ["task".to_owned(), "diff".to_owned(), id(&lab)];
+    let (whole, weak) = (lab.brig(diff()), lab.weakened("changes-folder", diff()));
+    assert!(
+        whole.succeeded().stdout.contains("+two") && whole.stderr.contains("`file` has changed since"),
+        "{whole:#?}"
+    );
+    assert!(
+        weak.succeeded().stdout.contains("+two") && !weak.stderr.contains("has changed since"),
+        "the control: {weak:#?}"
+    );
     let into = ["task".as_ref(), "apply".as_ref(), "--into".as_ref(), moved.as_os_str()];
     lab.brig(into.into_iter().chain([id(&lab).as_ref()])).succeeded();
     assert_eq!(read(moved.join("file")), "one\ntwo\n");

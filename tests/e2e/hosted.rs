@@ -87,6 +87,8 @@ fn what_weakens_isolation_is_refused_until_the_operator_switches_it_on_by_name()
     check(&["--learn"], &["--learn"], &format!("{HOSTED}allow_network_open = true\n"));
     let publish = format!("{HOSTED}publish = [\"127.0.0.1:39000-39999\"]\n");
     check(&["--publish", "127.0.0.1:39876:80"], &["port `127.0.0.1:39876`"], &publish);
+    let publish = format!("{HOSTED}publish = [\"0.0.0.0:39000-39999\"]\n");
+    check(&["--publish", "0.0.0.0:39877:80"], &["port `0.0.0.0:39877`"], &publish);
     let most = format!("{HOSTED}[max]\nmemory = \"500G\"\nwall = \"3650d\"\ncpus = 64\npids = 4000000\n");
     check(&["--memory", "500G"], &["`memory` is 500G", "4G"], &most);
     check(&["--wall", "3650d"], &["`wall`", "2h"], &most);
@@ -96,6 +98,31 @@ fn what_weakens_isolation_is_refused_until_the_operator_switches_it_on_by_name()
     let plain = brig(&lab, HOSTED, &run(&["--json"]));
     plain.ended_as("succeeded", 0);
     assert_eq!(plain.receipt()["guarantee"], "full");
+}
+
+#[test]
+fn a_repository_at_an_address_of_the_host_is_reached_only_if_the_operator_lists_it() {
+    let Some(lab) = lab() else { return };
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    server.set_nonblocking(true).unwrap();
+    let address = server.local_addr().unwrap();
+    let fetch = |rules: &str| brig(&lab, rules, &run(&["--repo", &format!("http://{address}/app"), "--wall", "5s"]));
+    let refused = fetch(HOSTED);
+    refused.refused(125, &["hosted mode", &format!("`{address}`")]);
+    assert!(refused.stderr.contains("`networks = "), "{refused:#?}");
+    assert!(server.accept().is_err(), "the server was reached");
+    // With the operator's rule the server is reached. It does not answer, so the fetch fails later.
+    let late = fetch(&format!("{HOSTED}networks = [\"{address}\"]\n"));
+    assert!(server.accept().is_ok() && !late.stderr.contains("hosted mode"), "{late:#?}");
+}
+
+#[test]
+fn a_fork_starts_no_more_tasks_than_the_operator_allows() {
+    let Some(lab) = lab() else { return };
+    let fork = |rules: &str| brig(&lab, rules, &["task", "fork", "none", "-n", "2"]);
+    fork(HOSTED).refused(125, &["hosted mode", "`number` is 2", "1 is the most"]);
+    let allowed = fork(&format!("{HOSTED}[max]\nnumber = 2\n"));
+    assert!(allowed.stderr.contains("`none`") && !allowed.stderr.contains("hosted mode"), "{allowed:#?}");
 }
 
 #[test]

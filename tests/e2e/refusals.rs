@@ -96,6 +96,15 @@ fn an_unknown_flag_or_verb_exits_with_125_and_not_with_what_could_be_the_command
             "{words:?}: {run:#?}"
         );
     };
+    for (verb, hint) in [
+        ("top", "`brig task top ID`"),
+        ("tag", "`brig image tag NAME NEW`"),
+        ("save", "`brig image save NAME`"),
+        ("restart", "`brig task resume ID`"),
+        ("history", "`brig image inspect NAME`"),
+    ] {
+        check(&[verb, "x"], hint);
+    }
     check(&["task", "run", "--empty", "--backend", "runsc", "--", "true"], "oci:/path/to/runtime");
     let run = lab.brig(["task", "run", "--memroy", "1G", "--", "true"]);
     assert!(run.stderr.contains("--memroy") && run.stderr.contains("--memory"), "{run:#?}");

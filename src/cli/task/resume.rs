@@ -111,6 +111,7 @@ pub(super) fn resume(store: &Store, arguments: ResumeArguments) -> Result<ExitCo
 }
 
 pub(super) fn fork(store: &Store, arguments: ForkArguments) -> Result<ExitCode> {
+    brig::task::check_number(arguments.number)?;
     brig::task::reap(store)?;
     let id = store.find(&arguments.id)?;
     let definition = store.continued(&id, arguments.changes.take()?, true)?;

@@ -41,8 +41,8 @@ pub(crate) fn directories(folder: &Path) -> Option<(PathBuf, PathBuf)> {
 /// More folders inside each other are not climbed.
 const HIGHEST: usize = 64;
 
-/// The repository above `folder`, whose real path is `path`; `None` if the folder has a repository of its own, or none is above it on its file
-/// system. A repository of another owner does not count, as for git (`safe.directory`): its rules would hide an agent's changes.
+/// The repository above `folder`, whose real path is `path`. `None` if the folder itself is the top of one, or none is above it on its file system.
+/// A repository of another owner does not count, as for git (`safe.directory`): its rules would hide an agent's changes.
 pub(crate) fn above(folder: BorrowedFd<'_>, path: &Path) -> Option<Above> {
     if repository_in(folder).ok()?.is_some() {
         return None;

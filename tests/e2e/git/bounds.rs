@@ -183,9 +183,11 @@ fn crafted_history_does_not_slow_a_push() {
     // Two contents of two million lines each, by turns: a search through the differences compares them for every
     // commit.
     let history = "seq 1 2000000 >file; git add .; one=$(git write-tree); seq 4000000 -2 2 >file; git add .; other=$(git write-tree); \
-         last=$(git rev-parse HEAD); for n in $(seq 40); do last=$(git commit-tree -p $last -m $n $one); last=$(git commit-tree -p $last -m $n $other); done; \
+         last=$(git rev-parse HEAD); for n in $(seq 80); do last=$(git commit-tree -p $last -m $n $one); last=$(git commit-tree -p $last -m $n $other); done; \
          printf 'version https://git-lfs.github.com/spec/v1\\noid sha256:%064d\\nsize 5\\n' 7 >'a b.bin'; git reset -q $last; git add 'a b.bin'; git commit -qm last";
-    let run = task(&lab, &remote, &["--push-branch", "x", "--cpu-time", "60s"], history);
+    let limit = ["--cpu-time", "60s"];
+    let run =
+        lab.task().args(["--repo".as_ref(), remote.as_os_str()]).args(["--push-branch", "x"]).args(limit).sh(history);
     run.ended_as("succeeded", 0);
     assert_eq!(push(&run)["state"], "pushed");
     assert_eq!(push(&run)["left_behind"], serde_json::json!(["the contents of the large file a b.bin"]));
@@ -193,6 +195,13 @@ fn crafted_history_does_not_slow_a_push() {
     let steps = receipt["steps"].as_array().unwrap();
     let took = steps.iter().find(|step| step["step"] == "hand_back").unwrap()["seconds"].as_f64().unwrap();
     assert!(took < 30.0, "{took} s");
+    // The attack: a search through the differences is still on its way.
+    let weak = lab.task().args(["--repo".as_ref(), remote.as_os_str()]).args(["--push-branch", "y"]).args(limit);
+    let mut held = weak.weakened("courier-search").start_sh(history);
+    std::thread::sleep(Duration::from_secs(25));
+    assert!(!held.has_ended(), "the control: a search that compares the contents of each commit");
+    held.signal(Signal::TERM);
+    held.finish();
 }
 
 /// The usual soft limit on descriptors.

@@ -35,6 +35,8 @@ pub(super) struct Ceilings {
     artifact_bytes: u64,
     network_rate: Option<u64>,
     network_bytes: Option<u64>,
+    /// Tasks that one `task fork` starts.
+    pub(super) number: u64,
 }
 
 impl Default for Ceilings {
@@ -46,6 +48,7 @@ impl Default for Ceilings {
             artifact_bytes: plain.artifacts.bytes,
             network_rate: None,
             network_bytes: None,
+            number: 1,
         }
     }
 }
@@ -69,6 +72,11 @@ impl Ceilings {
             }
             "artifact_bytes" => self.artifact_bytes = size(text)?,
             "network_rate" => self.network_rate = Some(size(text)?),
+            "number" => {
+                self.number = text.parse().map_err(|_| {
+                    Error::new(Kind::Policy, format!("`{text}` is not a whole number")).hint("give it like `4`")
+                })?;
+            }
             "network_bytes" => self.network_bytes = Some(size(text)?),
             _ => self.limits.set(limit(key)?, text)?,
         }
@@ -130,7 +138,7 @@ impl Ceilings {
     }
 }
 
-fn above(name: &str, asked: &str, most: &str) -> (String, String) {
+pub(super) fn above(name: &str, asked: &str, most: &str) -> (String, String) {
     let words = format!("`{name}` is {asked}, and {most} is the most");
     (words, format!("ask for {most} or less, or let the operator set `max.{name}` in {}", super::PATH))
 }

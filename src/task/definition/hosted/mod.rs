@@ -215,10 +215,20 @@ pub fn refuse_host_path(what: &str, instead: &str) -> Result<()> {
     }
 }
 
+/// Refuses to start more tasks by one command than the machine's rules allow.
+pub fn check_number(number: u32) -> Result<()> {
+    rules()?.map_or(Ok(()), |rules| rules.check_number(number))
+}
+
 /// The error of something that needs a key of the operator's.
 fn refuse<T>(what: &str, instead: &str, key: &str) -> Result<T> {
     let hint = format!("{instead}, or let the operator set `{key}` in {PATH}");
     Err(Error::new(Kind::Policy, format!("hosted mode: {what}")).hint(hint))
+}
+
+/// The error of an amount above its ceiling.
+fn over((words, hint): (String, String)) -> Error {
+    Error::new(Kind::Policy, format!("hosted mode: {words}")).hint(hint)
 }
 
 impl Rules {
@@ -293,10 +303,15 @@ impl Rules {
         }
         let pinned = self.pin(definition)?;
         let mut admitted = definition.clone();
-        self.ceilings
-            .admit(&mut admitted)
-            .map_err(|(words, hint)| Error::new(Kind::Policy, format!("hosted mode: {words}")).hint(hint))?;
+        self.ceilings.admit(&mut admitted).map_err(over)?;
         Ok((admitted, pinned))
+    }
+
+    fn check_number(&self, number: u32) -> Result<()> {
+        if u64::from(number) <= self.ceilings.number {
+            return Ok(());
+        }
+        Err(over(amounts::above("number", &number.to_string(), &self.ceilings.number.to_string())))
     }
 
     fn declared(&self, backend: &Backend) -> Option<Guarantee> {

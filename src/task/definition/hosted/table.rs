@@ -1,7 +1,7 @@
 //! The rule of hosted mode for every flag of `brig task` and every key of a profile. Those of settings are in the table of settings; here are the
 //! flags of other verbs. A flag or key without a rule fails a test.
 
-use crate::task::definition::settings::HostedRule::{self, Folder, Free, Key, Never};
+use crate::task::definition::settings::HostedRule::{self, AtMost, Folder, Free, Key, Never};
 use crate::task::definition::settings::{setting_of_key, settings};
 
 /// Flags that are not settings. A parameter without a name on the command line is written `<verb name>`.
@@ -10,8 +10,9 @@ const ROWS: &[(&[&str], HostedRule)] = &[
     (&["--into"], Folder),
     (&["--output", "<cp from>", "<cp to>"], Never),
     (&["<allow rule>"], Key("networks")),
+    (&["--number"], AtMost("number", "1")),
     (
-        &["<deny rule>", "--raw", "--number", "--follow", "--since", "--replay", "--no-input", "--stdout", "--stderr"],
+        &["<deny rule>", "--raw", "--follow", "--since", "--replay", "--no-input", "--stdout", "--stderr"],
         Free,
     ),
     (
@@ -36,7 +37,6 @@ pub fn hosted_rule_of_key(key: &str) -> Option<HostedRule> {
 /// The lines of the table in docs/host.md: one a rule.
 #[cfg(test)]
 pub(super) fn page() -> Vec<String> {
-    use HostedRule::AtMost;
     let mut rows: Vec<(HostedRule, Vec<&str>, Vec<&str>)> = Vec::new();
     let of_settings = settings().iter().map(|setting| (setting.hosted, vec![setting.flag], vec![setting.key]));
     for (rule, flags, keys) in of_settings.chain(ROWS.iter().map(|(flags, rule)| (*rule, flags.to_vec(), Vec::new()))) {

@@ -228,6 +228,16 @@ fn an_amount_above_its_ceiling_is_refused_and_a_default_is_lowered() {
         low.check(&definition(|it| it.sandbox.network.mode = NetworkMode::Egress), Guarantee::Full).unwrap();
     assert_eq!(admitted.sandbox.network.total, Some(1 << 20));
     assert!(low.check(&definition(limit(LimitName::Memory, "2G")), Guarantee::Full).is_err());
+    let many = rules("mode = \"hosted\"\n[max]\nnumber = 4");
+    for (rules, most) in [(&rules("mode = \"hosted\""), 1), (&many, 4)] {
+        assert!(rules.check_number(most).is_ok());
+        let error = rules.check_number(most + 1).unwrap_err();
+        assert!(
+            error.kind() == Kind::Policy && error.advice().is_some_and(|hint| hint.contains("`max.number`")),
+            "{error}"
+        );
+    }
+    assert!(Rules::parse("mode = \"hosted\"\n[max]\nnumber = \"few\"").unwrap_err().to_string().contains("`few`"));
     assert!(Rules::parse("mode = \"hosted\"\n[max]\nmemry = 1").unwrap_err().to_string().contains("memry"));
 }
 

@@ -393,6 +393,26 @@ mod tests {
     }
 
     #[test]
+    fn copies_take_no_more_than_the_disk_limit() {
+        let lab = tempfile::tempdir().unwrap();
+        let upper = lab.path().join("upper");
+        std::fs::create_dir(&upper).unwrap();
+        std::fs::write(upper.join("first"), vec![0; 600_000]).unwrap();
+        // A name of a file is a copy, so names would multiply its bytes.
+        std::fs::hard_link(upper.join("first"), upper.join("second")).unwrap();
+        std::fs::write(upper.join("text"), "a".repeat(600_000)).unwrap();
+        File::create(upper.join("hole")).unwrap().set_len(100 << 20).unwrap();
+        let options = ArtifactOptions { patterns: vec!["**".to_owned()], ..ArtifactOptions::default() };
+        let open = File::open(&upper).unwrap();
+        let source = Some(Source { upper: open.as_fd(), form: Form::Plain });
+        let of = (&options, &Pinned::default());
+        let found = collect(source, of, &lab.path().join("out"), 1 << 20, &Redactor::new()).unwrap();
+        assert_eq!(found.files.len(), 2, "{found:?}");
+        let refused: Vec<_> = found.refused.iter().map(|each| each.why).collect();
+        assert_eq!(refused, [RefusedBecause::TooLarge; 2]);
+    }
+
+    #[test]
     fn names_of_one_refused_file_are_read_once_and_the_walk_has_an_end() {
         let lab = tempfile::tempdir().unwrap();
         let upper = lab.path().join("upper");

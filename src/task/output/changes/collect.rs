@@ -149,7 +149,7 @@ struct Walk<'a> {
     skipped_left: u64,
     /// Whether the record is full: the walk ends.
     is_full: bool,
-    /// What git says of the base.
+    /// The rules and the index of the base.
     repository: Repository<'a>,
     changes: Changes,
 }

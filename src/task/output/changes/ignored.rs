@@ -77,7 +77,7 @@ impl Rules {
     }
 }
 
-/// What git says of a base.
+/// The rules and the index of a base.
 #[derive(Default)]
 pub(super) struct Repository<'a> {
     /// The rules above those of the base's own `.gitignore`.
