@@ -170,6 +170,8 @@ impl Drop for Docker {
 pub(crate) fn normal(text: &str) -> String {
     // script(1) now and then has the end of its own input echoed by the terminal.
     let text = text.replace(['\0'], "").replace("^@", "");
+    // Of runc since 1.2 alone.
+    let text = text.replace("error during container init: ", "");
     let text = text.trim_end().replace("runc", "RT").replace("brig", "RT");
     let mut words: Vec<String> = Vec::new();
     for word in text.split_inclusive(|each: char| !each.is_ascii_alphanumeric()) {

@@ -41,7 +41,7 @@ impl Podman {
         for name in ["subuid", "subgid"] {
             let file = lab.path().join(name);
             let text = std::fs::read_to_string(&file).unwrap();
-            std::fs::write(file, text.lines().next().unwrap()).unwrap();
+            std::fs::write(file, format!("{}\n", text.lines().next().unwrap())).unwrap();
         }
         let podman = Podman { user };
         let made = "mkdir -m 700 home run; chmod 755 rootfs/bin/pause; chmod 1777 rootfs/tmp; \
