@@ -101,7 +101,8 @@ fn an_ordinary_users_podman_gets_from_brig_what_it_gets_from_runc() {
         let [ours, theirs] = ["brig", "runc"].map(|runtime| {
             let done = podman.run(line, runtime);
             // Podman warns of the machine, and runc of groups that it did not make.
-            let passed = ["is not a shared mount", "cannot toggle freezer", "lstat : no such file"];
+            let groups = "due to lack of cgroup (Hint: enable cgroup v2 delegation)";
+            let passed = ["is not a shared mount", "cannot toggle freezer", "lstat : no such file", groups];
             let err = done.err.lines().filter(|line| !passed.iter().any(|words| line.contains(words)));
             let err: Vec<_> = err.collect();
             format!("{}\n{}\n{}", done.status, normal(&done.out), normal(&err.join("\n")))
