@@ -113,9 +113,10 @@ pub fn printed(verb: &str, out: &str, lab: &Lab) -> Vec<String> {
         lines
     };
     match verb {
-        // docs/oci.md: only a newer runc reads the pressure. Memory of files is left out while it is 0.
+        // docs/oci.md: only a newer runc reads the pressure. Some counters are left out while they are 0.
         "events" => {
-            let is_known = |line: &String| line.contains(".psi.") || line.starts_with(".data.memory.cache:");
+            const KNOWN: [&str; 2] = [".data.memory.cache:", ".data.cpu.throttling."];
+            let is_known = |line: &String| line.contains(".psi.") || KNOWN.iter().any(|key| line.starts_with(key));
             of_json(&out).into_iter().filter(|line| !is_known(line)).collect()
         }
         "list" if out.starts_with('[') => {
