@@ -3,6 +3,7 @@
 use crate::checkpoint::search_path;
 use crate::docker::Docker;
 use crate::podman::Podman;
+use crate::support::skip;
 
 /// A program that counts, and writes whole numbers.
 const COUNT: &str = "i=0; while :; do i=$((i+1)); echo $i > /tmp/m; mv /tmp/m /tmp/n; sleep 0.05; done";
@@ -27,6 +28,10 @@ fn docker_saves_a_container_and_starts_it_from_the_checkpoint() {
          docker checkpoint create --leave-running saved two; beyond seen $(seen); docker inspect -f '{{{{.State.Status}}}}' saved; docker rm -f saved"
     );
     let done = docker.run(&line, "brig");
+    if done.out.starts_with("counts\none\n") && done.out.contains("bind-mount /proc/0/ns/net ->") {
+        skip("Docker 28 starts no container from a checkpoint, with any runtime (containerd issue 12141)");
+        return;
+    }
     assert_eq!(done.out, "counts\none\ncounts\ntwo\ncounts\nrunning\nsaved\n", "{}", done.err);
 }
 

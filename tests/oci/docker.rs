@@ -172,6 +172,8 @@ impl Drop for Docker {
 pub(crate) fn normal(text: &str) -> String {
     // The terminal sometimes echoes the end of script(1)'s input.
     let text = text.replace(['\0'], "").replace("^@", "");
+    // Of runc since 1.2 alone.
+    let text = text.replace("error during container init: ", "");
     let text = text.trim_end().replace("runc", "RT").replace("brig", "RT");
     let mut words: Vec<String> = Vec::new();
     for word in text.split_inclusive(|each: char| !each.is_ascii_alphanumeric()) {

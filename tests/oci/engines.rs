@@ -39,7 +39,7 @@ impl Containerd {
         eventually("containerd answers", || containerd.run("ctr version").status == 0);
         let archive = "printf '#!/bin/sh\\ntrap \"exit 0\" TERM\\nwhile :; do sleep 0.1; done\\n' > rootfs/bin/pause; chmod 755 rootfs/bin/pause; umoci init --layout oci && umoci new --image oci:bb && umoci insert --image oci:bb rootfs / && \
                        umoci config --image oci:bb --config.env PATH=/bin --config.cmd /bin/pause && tar -C oci -cf bb.tar . && \
-                       ctr image import --base-name localhost/bb --snapshotter native bb.tar";
+                       ctr image import --base-name localhost/bb --no-unpack bb.tar";
         let image = containerd.run(archive);
         image.succeeded();
         Some(containerd)

@@ -192,15 +192,9 @@ fn a_container_in_a_shared_pid_namespace_sees_its_processes() {
     assert_eq!(first.status(), "running");
 }
 
-<<<<<<< HEAD
-/// What a container with CAP_SYS_PTRACE sees while other containers start that join its PID namespace and its namespace
-/// `kind`, each line once. These are their processes, and the objects of the IPC and network namespaces.
-fn seen_of_joined_starts(lab: &mut Lab, kind: &str) -> Option<Vec<String>> {
-=======
-/// Starts a container with CAP_SYS_PTRACE that looks at others, which are to join its PID namespace and its namespace `kind`.
-/// It reads their processes, and the objects of the IPC and network namespaces.
+/// Starts a container with CAP_SYS_PTRACE that looks at others, which are to join its PID namespace and its namespace
+/// `kind`. It reads their processes, and the objects of the IPC and network namespaces.
 fn start_watcher(lab: &mut Lab, kind: &str) -> Option<Lab> {
->>>>>>> holes
     let host = lab.path().join("config.json");
     // A socket without a name, such as those between our processes, cannot be reached from there.
     let objects = "for file in /proc/sysvipc/*; do
@@ -273,21 +267,11 @@ fn seen_of_joined_starts(lab: &mut Lab, kind: &str) -> Option<Vec<String>> {
     Some(lines)
 }
 
-<<<<<<< HEAD
-/// Asserts that a start in a joined namespace exposes nothing of the host there. Capabilities are not asserted: the
-/// process that opens the procfs of the PID namespace has CAP_SYS_ADMIN, an empty root and a filter of ten calls.
-fn assert_joined_start_is_closed(kind: &str) {
-    let Some(mut lab) = Lab::new() else { return };
-    let Some(seen) = seen_of_joined_starts(&mut lab, kind) else { return };
-    assert!(!is_of_the_host(&seen) && !shows_the_caller(&seen), "{seen:#?}");
-    assert!(!seen.iter().any(|line| line.starts_with("object ")), "{seen:#?}");
-=======
-/// Whether a start in a joined namespace shows something of the host there. Its capabilities do not count: the process that opens the procfs of
-/// the PID namespace has CAP_SYS_ADMIN, an empty root and a filter of ten calls.
+/// Whether a start in a joined namespace shows something of the host there. Its capabilities do not count: the process
+/// that opens the procfs of the PID namespace has CAP_SYS_ADMIN, an empty root and a filter of ten calls.
 fn joined_start_shows(lab: &mut Lab, kind: &str) -> bool {
     let Some(seen) = seen_of_joined_starts(lab, kind) else { return false };
     is_of_the_host(&seen) || shows_the_caller(&seen) || seen.iter().any(|line| line.starts_with("object "))
->>>>>>> holes
 }
 
 #[test]

@@ -264,7 +264,7 @@ fn failed_containers_of_containerd_leave_nothing() {
     prepare(lab);
     let image = "umoci init --layout own && umoci new --image own:failing && umoci insert --image own:failing rootfs / && \
                  umoci config --image own:failing --config.env PATH=/bin && tar -C own -cf own.tar . && \
-                 ctr image import --base-name localhost/failing --snapshotter native own.tar";
+                 ctr image import --base-name localhost/failing --no-unpack own.tar";
     containerd.run(image).succeeded();
     let mut config = lab.config.clone();
     config["root"]["path"] = lab.root("/").display().to_string().into();

@@ -253,7 +253,7 @@ fn full(runtime: &str, change: impl Fn(&mut Lab), line: &str) -> Option<String> 
     let mut lab = Lab::new()?;
     lab.config["linux"]["resources"]["pids"] = json!({"limit": 2});
     lab.config["linux"]["cgroupsPath"] = json!(format!("/{}", lab.id));
-    lab.sh("sleep 100 & exec sleep 100");
+    lab.sh("sleep 1000 & exec sleep 1000");
     change(&mut lab);
     std::fs::write(lab.path().join("config.json"), lab.config.to_string()).unwrap();
     let whole = format!(
@@ -291,8 +291,8 @@ fn full_container_is_entered_as_with_runc() {
         let Some(ours) = full(&brig, change, words) else { return };
         assert_eq!(ours, "0\n1000\n1\nfork: 2\n0\nin its groups\n", "{name}");
     }
-    if crate::beside::has_runc() {
-        // Its own threads may find no free place, which ends it with an error.
+    if !is_v2_alone() && crate::beside::has_runc() {
+        // Its own threads may find no free place, which ends it with an error; on a slow machine always.
         let often = "for i in $(seq 50); do $RUN exec $C id -u 2> /dev/null && break; done";
         assert_eq!(full("runc --root runc", |_| (), often).unwrap(), "0\n");
     }
@@ -302,7 +302,7 @@ fn full_container_is_entered_as_with_runc() {
 /// them was outside the container's cgroups.
 fn traces_an_uncounted_process(lab: &mut Lab) -> bool {
     lab.config["linux"]["resources"]["pids"] = json!({"limit": 1});
-    lab.args(&["sleep", "100"]).start();
+    lab.args(&["sleep", "1000"]).start();
     let pid = lab.state()["pid"].to_string();
     let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
     let space = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();

@@ -29,7 +29,7 @@ impl Docker {
         for name in ["subuid", "subgid"] {
             let file = user.lab.path().join(name);
             let text = std::fs::read_to_string(&file).unwrap();
-            std::fs::write(file, text.lines().last().unwrap()).unwrap();
+            std::fs::write(file, format!("{}\n", text.lines().last().unwrap())).unwrap();
         }
         // If only root may open the device of slirp4netns, the user gets one with the same number.
         let device = "mknod tun c 10 200; chmod 666 tun; mount --bind tun /dev/net/tun";

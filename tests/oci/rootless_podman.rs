@@ -42,7 +42,7 @@ impl Podman {
         for name in ["subuid", "subgid"] {
             let file = lab.path().join(name);
             let text = std::fs::read_to_string(&file).unwrap();
-            std::fs::write(file, text.lines().next().unwrap()).unwrap();
+            std::fs::write(file, format!("{}\n", text.lines().next().unwrap())).unwrap();
         }
         let podman = Podman { user };
         let made = "mkdir -m 700 home run; chmod 755 rootfs/bin/pause; chmod 1777 rootfs/tmp; \
@@ -102,7 +102,8 @@ fn an_ordinary_users_podman_gets_from_brig_what_it_gets_from_runc() {
         let [ours, theirs] = ["brig", "runc"].map(|runtime| {
             let done = podman.run(line, runtime);
             // Podman warns about the machine, and runc about cgroups that it did not make.
-            let passed = ["is not a shared mount", "cannot toggle freezer", "lstat : no such file"];
+            let groups = "due to lack of cgroup (Hint: enable cgroup v2 delegation)";
+            let passed = ["is not a shared mount", "cannot toggle freezer", "lstat : no such file", groups];
             let err = done.err.lines().filter(|line| !passed.iter().any(|words| line.contains(words)));
             let err: Vec<_> = err.collect();
             format!("{}\n{}\n{}", done.status, normal(&done.out), normal(&err.join("\n")))

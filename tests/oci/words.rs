@@ -242,3 +242,16 @@ fn every_verb_has_a_help_text_with_the_headings_of_runc() {
         }
     }
 }
+
+#[test]
+fn wrong_options_end_with_the_status_of_runc() {
+    let Some(lab) = Lab::new() else { return };
+    for words in [["--nope", "run", "x"], ["run", "--nope", "x"], ["exec", "--nope", "x"], ["state", "x", "--nope"]] {
+        let ours = lab.brig(&words).status;
+        assert_eq!(ours, 1, "{words:?}");
+        if crate::beside::has_runc() {
+            let mut runc = std::process::Command::new("runc");
+            assert_eq!(finish(runc.args(["--root", "/nope"]).args(words)).status, ours, "{words:?}");
+        }
+    }
+}

@@ -116,10 +116,18 @@ pub(super) fn main() -> Option<ExitCode> {
         (None, Ok(globals)) if globals.is_on("version") && globals.positional.is_empty() => {
             Some(about::print_version(&name))
         }
+        (None, Err(error)) if words.first().is_some_and(is_global) => Some(mistaken(&name, &error)),
         (None, _) if !stands_in => None,
         (_, Ok(globals)) => Some(no_verb(&name, globals.positional.first())),
         (None, Err(error)) | (Some(_), Err(error)) => Some(mistaken(&name, &error)),
     }
+}
+
+/// Whether a word is an option that only a runtime's caller writes first, such as `--root=DIR`.
+fn is_global(word: &OsString) -> bool {
+    let word = word.to_string_lossy();
+    let name = word.strip_prefix("--").map(|word| word.split('=').next().unwrap_or(word));
+    name.is_some_and(|name| GLOBAL.iter().any(|flag| flag.name == name && !matches!(name, "help" | "version")))
 }
 
 fn run(verb: &Verb, globals: Arguments, name: String) -> ExitCode {
@@ -141,7 +149,7 @@ fn run(verb: &Verb, globals: Arguments, name: String) -> ExitCode {
         Err(error) => {
             log.error(&error.engine_text());
             hint(&log, verb, &error);
-            return ExitCode::from(verb.failure);
+            return ExitCode::FAILURE; // also of `exec`, as runc's
         }
     };
     let done = context(&globals, log, name).and_then(|context| {

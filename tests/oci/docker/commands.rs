@@ -151,9 +151,10 @@ fn plain(line: &str) -> String {
 /// An error of the daemon with the last of the runtime's words only: clients and daemons use these (`permission
 /// denied`), not the failed step.
 fn without_runtimes_words(line: &str) -> String {
-    let parts = line.split_once("OCI runtime ").zip(line.rsplit_once(": unknown"));
-    let Some(((before, _), (words, after))) = parts else { return line.to_owned() };
-    format!("{before}OCI runtime: {}: unknown{after}", words.rsplit(": ").next().unwrap_or_default())
+    let Some((before, rest)) = line.split_once("OCI runtime ") else { return line.to_owned() };
+    // Newer daemons end without this word.
+    let (words, after) = rest.rsplit_once(": unknown").unwrap_or((rest, ""));
+    format!("{before}OCI runtime: {}{after}", words.rsplit(": ").next().unwrap_or_default())
 }
 
 /// A mount without its numbers. Masks and the directory of the cgroups, which are stricter than runc's, only by their
