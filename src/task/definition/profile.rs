@@ -364,7 +364,7 @@ mod tests {
             ("artifact_bytes = 1.5", "`artifact_bytes` is a float, not a size"),
             ("[limits]\nmemory = true", "`limits.memory` is a boolean, not a text or a number"),
             ("[network]\nallow = [\n\"a b\"]", "line 3: "),
-            ("[network]\nmode = \"x\"", "read `network.mode`: there is no network `x`"),
+            ("[network]\nmode = \"x\"", "read `network.mode`: unknown network `x`"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(words), "{words}: {error}");
