@@ -1,6 +1,6 @@
 //! An image as the root of a sandbox: its configuration's part of the spec. Pure.
 
-use super::profile::HOME;
+use super::HOME;
 use crate::container;
 use crate::error::{Error, Kind, Result};
 use crate::process;

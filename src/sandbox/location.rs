@@ -5,7 +5,7 @@
 //! `/workspace` itself.
 
 use super::image::ImageRoot;
-use super::profile::{HOME, USER};
+use super::{HOME, USER};
 use crate::spec::root::{Attributes, Owner, Step};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;

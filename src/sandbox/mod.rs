@@ -6,6 +6,7 @@
 
 mod archive;
 mod backend;
+mod check;
 mod control;
 mod devices;
 mod image;
@@ -31,6 +32,11 @@ mod system;
 mod trust;
 mod visitor;
 
+/// The sandbox user's id. Not 0: no process inside runs as root, even as a root without power.
+const USER: u32 = 1000;
+/// The home of a sandbox without an image.
+const HOME: &str = "/home/agent";
+
 /// Begins the slowest part of the next sandbox in a child process, so that it is ready when the request has been read.
 /// For a program with one thread that will probably run a sandbox now. Without this call, and in a program with
 /// threads, a start takes half a millisecond longer.
@@ -54,13 +60,12 @@ pub use crate::egress::{Credential, Ech, Ledger, Policy, Row, Rule, Wording};
 pub(crate) use crate::process::{Starter, in_background};
 pub(crate) use crate::spec::root::Hidden;
 pub(crate) use archive::{Bounds, pack, unpack_at};
-pub use backend::Backend;
 pub(crate) use control::{Client, Control, Exec, Idle, Reply, idle};
 pub use image::{Files, ImageRoot};
 pub use limits::{LimitName, Limits, size};
 pub(crate) use location::{WORKSPACE, conflict};
 pub use network::{Network, NetworkMode, Publish};
-pub use options::{Options, Workspace};
+pub use options::{Backend, Options, Workspace};
 pub(crate) use outcome::Stopped;
 pub use outcome::{ExitCodes, LimitHit, Outcome};
 pub(crate) use profile::{CHANGES, FILES, SECRETS, begin_disk, disk_limit, on_disk};

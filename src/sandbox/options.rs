@@ -1,18 +1,18 @@
-//! What a caller asks of a sandbox, checked as a whole before anything is made.
+//! The options of a sandbox, as plain data.
 
-use super::backend::Backend;
 use super::image::ImageRoot;
 use super::limits::Limits;
 use super::location::WORKSPACE;
 use super::network::Network;
 use super::outcome::ExitCodes;
 use crate::egress::Broker;
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::files::Pinned;
 use crate::spec::root::Hidden;
-use rustix::fs::{Access, AtFlags, CWD, FileType};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// The one tree that the command works on.
@@ -65,7 +65,7 @@ pub struct Options {
     pub holds: bool,
     /// What its exit codes mean.
     pub exit_codes: ExitCodes,
-    /// Who isolates it.
+    /// The backend of its isolation.
     pub backend: Backend,
 }
 
@@ -95,71 +95,55 @@ impl Options {
             backend: Backend::Native,
         }
     }
+}
 
-    /// Says the first thing that is wrong, before anything is made.
-    pub(crate) fn check(&self) -> Result<()> {
-        match self.command.first() {
-            None => {
-                return Err(
-                    Error::new(Kind::Usage, "no command is given").hint("put it after `--`, like `-- make test`")
-                );
-            }
-            Some(program) if program.is_empty() => {
-                return Err(
-                    Error::new(Kind::CommandNotFound, "the command is an empty word").hint("name a program after `--`")
-                );
-            }
-            Some(_) => {}
+/// A backend by its name: `native`, `oci:PATH`, `local`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// Brig's own namespaces, filter and Landlock rules.
+    #[default]
+    Native,
+    /// Another OCI runtime, by its path; the task is its bundle.
+    Oci(PathBuf),
+    /// None: the command runs on the host. For development only.
+    Local,
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Backend::Native => out.write_str("native"),
+            Backend::Oci(path) => write!(out, "oci:{}", path.display()),
+            Backend::Local => out.write_str("local"),
         }
-        if let Workspace::Directory(path) = &self.workspace {
-            directory(path, Kind::Workspace, "workspace").map_err(|error| error.doing("use a workspace"))?;
-        }
-        if let Some(path) = &self.rootfs {
-            directory(path, Kind::NotFound, "root file system")
-                .map_err(|error| error.doing("use a root file system"))?;
-        }
-        if let Some(image) = &self.image {
-            image.check()?;
-        }
-        self.network.check()?;
-        self.backend.isolates().check(self)?;
-        let _ = super::backend::given_up(self)?;
-        let limits = &self.limits;
-        descriptors(limits.open_files)?;
-        if limits.disk.is_some_and(|disk| !super::profile::on_disk() && disk > limits.memory) {
-            return Err(Error::new(
-                Kind::Profile,
-                "`disk` is larger than `memory`, but without root privilege files are kept in memory",
-            )
-            .hint("raise --memory, or lower --disk"));
-        }
-        Ok(())
     }
 }
 
-/// Nobody in a user namespace of their own may raise the limit of setrlimit(2) that we run under.
-fn descriptors(asked: u64) -> Result<()> {
-    let ours = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
-    match ours.filter(|&ours| asked > ours) {
-        None => Ok(()),
-        Some(ours) => Err(Error::new(
-            Kind::LimitUnenforceable,
-            format!("`open_files` is {asked}, but no more than {ours} open files may be had here"),
-        )
-        .hint(format!("give --open-files {ours}, or raise it first: ulimit -Hn {asked}"))),
+impl FromStr for Backend {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Backend> {
+        match (text, text.strip_prefix("oci:")) {
+            ("native", _) => Ok(Backend::Native),
+            ("local", _) => Ok(Backend::Local),
+            (_, Some(path)) if path.starts_with('/') => Ok(Backend::Oci(path.into())),
+            _ => Err(Error::new(Kind::Usage, format!("unknown backend `{}`", text.escape_debug()))
+                .hint("the backends are native, oci:/path/to/runtime, local")),
+        }
     }
 }
 
-/// A path that must be a directory which we can read.
-fn directory(path: &Path, kind: Kind, what: &str) -> Result<()> {
-    let step = || format!("open `{}`", path.display());
-    let status = rustix::fs::stat(path).failing(kind, step).map_err(|error| error.hint("name a folder that exists"))?;
-    if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
-        return Err(Error::new(kind, format!("it is no folder, and a {what} must be one"))
-            .doing(step())
-            .hint("name the folder that holds it"));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backend_is_named_by_one_of_three_words() {
+        for text in ["native", "local", "oci:/usr/bin/runsc"] {
+            assert_eq!(text.parse::<Backend>().unwrap().to_string(), text);
+        }
+        for text in ["", "docker", "oci:", "oci:runsc", "oci", "Native"] {
+            assert!(text.parse::<Backend>().is_err(), "{text}");
+        }
     }
-    rustix::fs::accessat(CWD, path, Access::READ_OK | Access::EXEC_OK, AtFlags::EACCESS)
-        .failing(kind, step)
-        .map_err(|error| error.hint("give yourself the right to read it, or name another one"))
 }

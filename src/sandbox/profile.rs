@@ -1,14 +1,13 @@
 //! From options to a container's spec. Pure, given what the host has.
 
-use super::backend::Backend;
 use super::devices::Device;
 use super::image::ImageRoot;
 use super::limits::{LimitName, Limits};
 use super::location;
-use super::options::{Options, Workspace};
+use super::options::{Backend, Options, Workspace};
 use super::shown_limits;
 use super::system::System;
-use super::trust;
+use super::{HOME, USER, trust};
 use crate::container;
 use crate::spec::landlock::{Access, Landlock, Rule};
 use crate::spec::process::{Command, fixed};
@@ -19,9 +18,6 @@ use rustix::process::Resource;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// The sandbox user's id. Not 0: nothing inside runs as root, not even a root without power.
-pub(crate) const USER: u32 = 1000;
-pub(super) const HOME: &str = "/home/agent";
 const HOSTNAME: &str = "sandbox";
 pub(super) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Where the command finds its secrets.

@@ -1,10 +1,11 @@
 //! One run from options to report.
 
-use super::backend::{self, Backend};
+use super::backend;
 use super::control::Control;
 use super::devices;
 use super::limits::LimitName;
 use super::network::NetworkMode;
+use super::options::Backend;
 use super::options::{Options, Workspace};
 use super::outcome::{Facts, LimitHit, Outcome, Stopped, decide};
 use super::profile::{self, container_spec};
@@ -257,7 +258,7 @@ fn plan(options: &Options, stage: &Path, check: fn(&mut Container) -> Result<Che
         system: &system,
         workspace_owner: match &options.workspace {
             Workspace::Directory(path) => owner(&options.pinned.path(path))?,
-            Workspace::Empty => (profile::USER, profile::USER),
+            Workspace::Empty => (super::USER, super::USER),
         },
         shown_owners: options.shown.iter().map(|(path, _)| owner(&options.pinned.path(path))).collect::<Result<_>>()?,
         lent_owners: options.lent.iter().map(|(path, _)| owner(&options.pinned.path(path))).collect::<Result<_>>()?,

@@ -8,14 +8,12 @@ mod cell;
 mod delegate;
 mod local;
 
-use super::options::Options;
+use super::options::{Backend, Options};
 use super::report::{Degraded, Guarantee};
 use crate::container;
 use crate::error::{Error, Kind, Result, Step as _};
 use crate::spec::Container;
-use std::fmt;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::Path;
 
 /// The functions of a backend.
 pub(crate) trait Isolates {
@@ -65,18 +63,6 @@ impl Isolates for Native {
     }
 }
 
-/// A backend by its name: `native`, `oci:PATH`, `local`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Backend {
-    /// Brig's own namespaces, filter and Landlock rules.
-    #[default]
-    Native,
-    /// Another OCI runtime, by its path; the task is its bundle.
-    Oci(PathBuf),
-    /// None: the command runs on the host. For development only.
-    Local,
-}
-
 impl Backend {
     /// The implementation.
     pub(crate) fn isolates(&self) -> Box<dyn Isolates + '_> {
@@ -90,30 +76,6 @@ impl Backend {
     /// The level of isolation on this machine.
     pub(crate) fn guarantee(&self) -> Guarantee {
         self.isolates().guarantee()
-    }
-}
-
-impl fmt::Display for Backend {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Backend::Native => out.write_str("native"),
-            Backend::Oci(path) => write!(out, "oci:{}", path.display()),
-            Backend::Local => out.write_str("local"),
-        }
-    }
-}
-
-impl FromStr for Backend {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Backend> {
-        match (text, text.strip_prefix("oci:")) {
-            ("native", _) => Ok(Backend::Native),
-            ("local", _) => Ok(Backend::Local),
-            (_, Some(path)) if path.starts_with('/') => Ok(Backend::Oci(path.into())),
-            _ => Err(Error::new(Kind::Usage, format!("unknown backend `{}`", text.escape_debug()))
-                .hint("the backends are native, oci:/path/to/runtime, local")),
-        }
     }
 }
 
@@ -132,16 +94,6 @@ pub(super) fn given_up(options: &Options) -> Result<Vec<Degraded>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_backend_is_named_by_one_of_three_words() {
-        for text in ["native", "local", "oci:/usr/bin/runsc"] {
-            assert_eq!(text.parse::<Backend>().unwrap().to_string(), text);
-        }
-        for text in ["", "docker", "oci:", "oci:runsc", "oci", "Native"] {
-            assert!(text.parse::<Backend>().is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn what_a_backend_cannot_enforce_is_refused_by_name() {
