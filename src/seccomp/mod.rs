@@ -48,15 +48,7 @@ pub(crate) fn compile_for(profile: &Seccomp, native: Arch) -> Result<Program> {
     }
     let listens = profile.syscalls.iter().any(|rule| rule.action == Action::Notify);
     let (flags, optional_flags) = flags(profile.flags.as_deref(), listens);
-    Ok(Program {
-        instructions: instructions.into(),
-        flags,
-        optional_flags,
-        listens,
-        reports: false,
-        unknown: plan.unknown,
-        beneath: None,
-    })
+    Ok(Program { instructions, flags, optional_flags, listens, reports: false, unknown: plan.unknown, beneath: None })
 }
 
 /// The flags of seccomp(2), required and optional.

@@ -8,14 +8,13 @@ use crate::error::{Error, Kind, Result};
 use crate::sys::seccomp::{self as kernel, Instruction};
 use crate::sys::weaken;
 use rustix::io::Errno;
-use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 
 /// A filter for the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
     /// The instructions; empty means no filter.
-    pub(super) instructions: Cow<'static, [Instruction]>,
+    pub(super) instructions: Vec<Instruction>,
     /// Flags of seccomp(2) that the profile requires.
     pub(super) flags: u32,
     /// Flags that are dropped on a kernel without them.
@@ -34,7 +33,7 @@ impl Program {
     /// No filter.
     pub(crate) fn empty() -> Program {
         Program {
-            instructions: Vec::new().into(),
+            instructions: Vec::new(),
             flags: 0,
             optional_flags: 0,
             listens: false,

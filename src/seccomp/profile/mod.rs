@@ -17,9 +17,7 @@ mod tests;
 use super::{NATIVE, Program, compile_for};
 use crate::error::{Error, Kind, Result};
 use crate::spec::seccomp::{Action, Arch, Condition, Operator, Rule, Seccomp};
-use crate::sys::seccomp::{Instruction, SPEC_ALLOW};
 use cases::Case;
-use std::borrow::Cow;
 use std::sync::OnceLock;
 use table::{GROUPS, REPORTED};
 
@@ -54,10 +52,7 @@ enum Verdict {
 /// The agent's filter for this machine.
 pub(crate) fn agent() -> Result<&'static Program> {
     static PROGRAM: OnceLock<Result<Program>> = OnceLock::new();
-    match PREBUILT {
-        Some(program) => Ok(program),
-        None => PROGRAM.get_or_init(build).as_ref().map_err(Clone::clone),
-    }
+    PROGRAM.get_or_init(build).as_ref().map_err(Clone::clone)
 }
 
 fn build() -> Result<Program> {
@@ -140,62 +135,4 @@ fn all_but(values: &[u32]) -> Vec<(u32, u32)> {
         }
     }
     covered
-}
-
-/// A row of a prebuilt program: code, both jumps, operand.
-type Row = (u16, u8, u8, u32);
-
-/// The prebuilt program for this machine. Building it from the table takes twice as long as loading it (decisions/0004).
-const PREBUILT: Option<&Program> = if cfg!(target_arch = "x86_64") {
-    Some(&X86_64)
-} else if cfg!(target_arch = "aarch64") {
-    Some(&AARCH64)
-} else {
-    None
-};
-
-static X86_64: Program = prebuilt({
-    const ROWS: &[Row] = &include!("x86_64.in");
-    static PROGRAM: [Instruction; ROWS.len()] = instructions(ROWS);
-    &PROGRAM
-});
-
-static AARCH64: Program = prebuilt({
-    const ROWS: &[Row] = &include!("aarch64.in");
-    static PROGRAM: [Instruction; ROWS.len()] = instructions(ROWS);
-    &PROGRAM
-});
-
-/// A prebuilt program, with the flags of a profile without `flags`.
-const fn prebuilt(instructions: &'static [Instruction]) -> Program {
-    let instructions = Cow::Borrowed(instructions);
-    Program {
-        instructions,
-        flags: 0,
-        optional_flags: SPEC_ALLOW,
-        listens: true,
-        reports: true,
-        unknown: Vec::new(),
-        beneath: None,
-    }
-}
-
-const fn instructions<const LENGTH: usize>(rows: &[Row]) -> [Instruction; LENGTH] {
-    let mut all = [Instruction { code: 0, jump_true: 0, jump_false: 0, operand: 0 }; LENGTH];
-    let mut at = 0;
-    while at < LENGTH {
-        let (code, jump_true, jump_false, operand) = rows[at];
-        all[at] = Instruction { code, jump_true, jump_false, operand };
-        at += 1;
-    }
-    all
-}
-
-/// A program in the form of its file.
-#[cfg(test)]
-fn text(program: &Program) -> String {
-    let row = |one: &Instruction| {
-        format!("    ({:#04x}, {}, {}, {:#x}),\n", one.code, one.jump_true, one.jump_false, one.operand)
-    };
-    format!("[\n{}]\n", program.instructions.iter().map(row).collect::<String>())
 }
