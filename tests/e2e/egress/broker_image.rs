@@ -129,7 +129,7 @@ fn a_place_of_certificates_that_leads_elsewhere_is_changed_inside_or_refused() {
     let run = check("folder", &|at| std::fs::create_dir(at).unwrap());
     assert_eq!(run.outcome(), "start_failed", "{run:#?}");
     let error = run.receipt()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(error.contains("/etc/ssl/certs/ca-certificates.crt") && error.contains("is no file"), "{run:#?}");
+    assert!(error.contains("/etc/ssl/certs/ca-certificates.crt") && error.contains("is not a file"), "{run:#?}");
     // A file of the kernel's behind a link is not the image's: it stays.
     let run = check("kernel", &|at| symlink("/proc/self/oom_score_adj", at).unwrap());
     run.ended_as("succeeded", 0);
