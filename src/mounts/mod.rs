@@ -21,3 +21,20 @@ pub(crate) mod tun;
 mod write;
 
 pub(crate) use root::Root;
+
+use std::os::fd::OwnedFd;
+
+/// A root that is built and not sealed yet.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// The root directory, a mount.
+    pub root: OwnedFd,
+    /// The root directory of the file system for all writes, readable; `None` without a cap.
+    pub scratch: Option<OwnedFd>,
+    /// The directory of the secrets, writable; `None` without secrets.
+    pub secrets: Option<OwnedFd>,
+    /// Whether this process has entered the root already.
+    is_entered: bool,
+    /// Mounts that become read-only when the root is sealed.
+    late: Vec<OwnedFd>,
+}

@@ -3,10 +3,10 @@
 //! Hooks and the terminal come between the first two. Steps that one kind of root does not need are empty.
 
 use super::bundle::{self, Bundle};
-use super::{pivot, sandbox};
+use super::{Built, pivot, sandbox};
 use crate::error::Result;
 use crate::spec::root::{Ids, Root as Base};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 /// The input for the root.
@@ -18,33 +18,12 @@ pub(crate) enum Root {
     Bundle(Bundle),
 }
 
-/// A root that is built and not sealed yet.
-#[derive(Debug)]
-pub(crate) struct Built {
-    /// The root directory, a mount.
-    pub root: OwnedFd,
-    /// The root directory of the file system for all writes, readable; `None` without a cap.
-    pub scratch: Option<OwnedFd>,
-    /// The directory of the secrets, writable; `None` without secrets.
-    pub secrets: Option<OwnedFd>,
-    /// Whether this process has entered the root already.
-    is_entered: bool,
-    /// Mounts that become read-only when the root is sealed.
-    late: Vec<OwnedFd>,
-}
-
 impl Root {
     /// Builds the root in the mount namespace of this process. Takes the parts of the plan that can be used once.
     pub(crate) fn build(&mut self) -> Result<Built> {
         match self {
-            Root::Sandbox(plan) => {
-                let sandbox::Built { root, scratch, secrets, is_entered } = sandbox::build(plan)?;
-                Ok(Built { root, scratch: Some(scratch), secrets, is_entered, late: Vec::new() })
-            }
-            Root::Bundle(bundle) => {
-                let bundle::Built { root, scratch, late } = bundle::build(bundle)?;
-                Ok(Built { root, scratch, secrets: None, is_entered: false, late })
-            }
+            Root::Sandbox(plan) => sandbox::build(plan),
+            Root::Bundle(bundle) => bundle::build(bundle),
         }
     }
 

@@ -16,7 +16,7 @@ pub(crate) use plan::{Bundle, Entry, Mount};
 use super::cover::{Covers, mask, read_only};
 use super::mount::{attach, restrict};
 use super::write::real_directory;
-use super::{device, pivot, resolve};
+use super::{Built, device, pivot, resolve};
 use crate::error::{Context, Kind, Result, Step as _};
 use crate::spec::root::{Attributes, DEVICES};
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
@@ -28,21 +28,11 @@ use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The result of [`build`].
-#[derive(Debug)]
-pub(super) struct Built {
-    /// The new root.
-    pub root: OwnedFd,
-    /// The root directory of the capped disk.
-    pub scratch: Option<OwnedFd>,
-    /// Mounts that become read-only at the end.
-    pub late: Vec<OwnedFd>,
-}
-
 /// Builds the root.
 pub(super) fn build(plan: &Bundle) -> Result<Built> {
+    let built = |root, scratch, late| Built { root, scratch, secrets: None, is_entered: false, late };
     if !plan.own_mounts {
-        return Ok(Built { root: resolve::host_directory(&plan.root)?, scratch: None, late: Vec::new() });
+        return Ok(built(resolve::host_directory(&plan.root)?, None, Vec::new()));
     }
     let (root, scratch) = stand_alone(plan)?;
     let mut late = Vec::new();
@@ -56,7 +46,7 @@ pub(super) fn build(plan: &Bundle) -> Result<Built> {
     if !borrowed {
         device::populate(root.as_fd(), &plan.devices, plan.owner)?;
     }
-    Ok(Built { root, scratch, late })
+    Ok(built(root, scratch, late))
 }
 
 /// Makes the mount points for CRIU, which makes none: builds the root in a mount namespace that the caller leaves

@@ -20,7 +20,7 @@ use super::mount::{
     restrict_mapped, tmpfs,
 };
 use super::write::{link, own, real_directory, write};
-use super::{device, pivot, resolve};
+use super::{Built, device, pivot, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::{Attributes, Ids, Layers, MOST_TERMINALS, Root, Shown, Source, Step};
 use crate::sys::mount as bits;
@@ -32,18 +32,6 @@ use skeleton::KeptRoot;
 use std::cell::{Cell, OnceCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-
-/// The result of [`build`]: the root to enter and, for the supervisor, the root of the scratch file system.
-pub(super) struct Built {
-    /// The new root, a mount.
-    pub root: OwnedFd,
-    /// The root directory of the scratch file system, readable.
-    pub scratch: OwnedFd,
-    /// The directory of the secrets, writable; `None` without secrets.
-    pub secrets: Option<OwnedFd>,
-    /// Whether this process has entered the root already.
-    pub is_entered: bool,
-}
 
 /// Builds the whole root below the plan's stage.
 pub(super) fn build(plan: &mut Plan) -> Result<Built> {
@@ -162,7 +150,7 @@ impl Builder<'_> {
             .scratch
             .take()
             .ok_or_else(|| Error::new(Kind::Internal, "the scratch file system was never attached"))?;
-        Ok(Built { root, scratch, secrets, is_entered })
+        Ok(Built { root, scratch: Some(scratch), secrets, is_entered, late: Vec::new() })
     }
 
     fn stage(&self) -> Result<BorrowedFd<'_>> {
