@@ -73,6 +73,15 @@ pub(crate) enum Refused {
     Other(Error),
 }
 
+impl Refused {
+    /// The error, for a caller that does not try again.
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Refused::Group(error) | Refused::Full(error) | Refused::Other(error) => error,
+        }
+    }
+}
+
 /// Starts the process. The caller has one thread. A later error arrives on the channel, which closes at execve.
 pub(crate) fn join(mut plan: Join) -> Result<Spawned, (Refused, Box<Join>)> {
     let cgroup = plan.cgroup.take();

@@ -1,5 +1,6 @@
 //! The parent's answers to a process of a container, from its birth to its program.
 
+use super::record::Record;
 use super::socket;
 use crate::error::{Context, Error, Kind, Result};
 use crate::hooks;
@@ -8,7 +9,7 @@ use crate::ns::{self, Namespaces};
 use crate::process::{self, Message, Spawned};
 use crate::spec::config::Config;
 use crate::spec::config::linux::NamespaceKind;
-use crate::spec::state::State;
+use crate::spec::state::{State, Status};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdGetfdFlags, Resource, Rlimit, pidfd_getfd, prlimit};
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,8 +29,9 @@ pub(super) struct Answers<'a> {
     pub rlimits: &'a [(Resource, Rlimit)],
     /// The socket that gets the terminal's master.
     pub console_socket: Option<&'a Path>,
-    /// The container's state. Its pid is replaced by that of the process.
-    pub state: &'a State,
+    /// The container's record and status, for the state that hooks and a listener get.
+    pub record: &'a Record,
+    pub status: Status,
     /// Whether the container joins a PID namespace: createContainer hooks then run beside it.
     pub joins_processes: bool,
 }
@@ -62,7 +64,7 @@ impl Answers<'_> {
                     let listener = pidfd_getfd(spawned.pidfd(), number, PidfdGetfdFlags::empty())
                         .failing(Kind::Seccomp, || "fetch the filter's listener")?;
                     if let Some(profile) = &self.config.linux.seccomp {
-                        let state = State { pid: spawned.pid, ..self.state.clone() };
+                        let state = State { pid: spawned.pid, ..self.record.state(self.status) };
                         socket::send_listener(profile, &listener, &state)?;
                     }
                     spawned.go()?;
@@ -79,14 +81,19 @@ impl Answers<'_> {
 
     /// Runs the hooks between the build of the root and its seal.
     fn run_hooks(&self, pid: i32) -> Result<()> {
-        let Config { hooks: wish, .. } = self.config;
-        hooks::run("prestart", &wish.prestart, self.state)?;
-        hooks::run("createRuntime", &wish.create_runtime, self.state)?;
+        let state = self.record.state(self.status);
+        run_hooks_of_runtime(self.config, &state)?;
         if self.joins_processes {
-            process::beside(pid, || hooks::run("createContainer", &wish.create_container, self.state))?;
+            process::beside(pid, || hooks::run("createContainer", &self.config.hooks.create_container, &state))?;
         }
         Ok(())
     }
+}
+
+/// Runs the hooks that see the namespaces of the runtime.
+pub(super) fn run_hooks_of_runtime(config: &Config, state: &State) -> Result<()> {
+    hooks::run("prestart", &config.hooks.prestart, state)?;
+    hooks::run("createRuntime", &config.hooks.create_runtime, state)
 }
 
 /// Sets the limits of a process that may not do so itself: in a separate user namespace no process can raise a hard

@@ -99,7 +99,7 @@ impl Containers {
         let protections = Protections::parse(&config.annotations)?;
         protections.check(&config)?;
         let process = config.process.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`process` is missing"))?;
-        creation::check_terminal(process.terminal, wish)?;
+        creation::check_terminal(process.terminal, wish.detached, wish.console_socket.as_deref())?;
         creation::check_preserved(wish.preserve_fds)?;
         let (identity, unknown) = prepare::identity(process);
         let mut warnings = prepare::capability_warnings(&identity, unknown);
@@ -221,9 +221,14 @@ impl Containers {
         if let Some(group) = &undo.resctrl {
             group.join(record.pid)?;
         }
-        let state = State { pid: record.pid, ..state };
-        let console_socket = wish.console_socket.as_deref();
-        let answers = Answers { config: &config, rlimits: &rlimits, console_socket, state: &state, joins_processes };
+        let answers = Answers {
+            config: &config,
+            rlimits: &rlimits,
+            console_socket: wish.console_socket.as_deref(),
+            record: &record,
+            status: Status::Creating,
+            joins_processes,
+        };
         let handed = ready(&answers, spawned).map_err(|error| unable(explain(error, undo.cgroup.as_ref())))?;
         record.pid = spawned.pid;
         record.pid_started = Stat::of(record.pid).map(|stat| stat.started).unwrap_or_default();

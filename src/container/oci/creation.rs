@@ -2,7 +2,7 @@
 
 use crate::error::{Context, Error, Kind, Result};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The options of `create` besides config.json.
 #[derive(Clone, Debug, Default)]
@@ -45,9 +45,9 @@ pub(super) fn streams() -> Vec<String> {
 }
 
 /// Refuses a terminal without a server, and a socket without a terminal.
-pub(super) fn check_terminal(terminal: bool, wish: &Creation) -> Result<()> {
+pub(super) fn check_terminal(terminal: bool, detached: bool, console_socket: Option<&Path>) -> Result<()> {
     let refuse = |words: &str| Err(Error::new(Kind::Usage, words));
-    match (terminal && wish.detached, wish.console_socket.is_some()) {
+    match (terminal && detached, console_socket.is_some()) {
         (true, false) => refuse("cannot allocate tty if runc will detach without setting console socket"),
         (false, true) => refuse("cannot use console socket if runc will not detach or allocate tty"),
         _ => Ok(()),

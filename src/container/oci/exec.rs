@@ -2,7 +2,7 @@
 
 use super::converse::Answers;
 use super::create::unable;
-use super::creation::check_preserved;
+use super::creation::{check_preserved, check_terminal};
 use super::id::ContainerId;
 use super::record::{self, FIFO, Record};
 use super::{Containers, prepare, signal, socket};
@@ -17,7 +17,7 @@ use crate::spec::protections::Protections;
 use crate::spec::state::Status;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal};
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -98,15 +98,7 @@ impl Containers {
         let process = process(&config, wish)?;
         check_process(&process)?;
         check_preserved(wish.preserve_fds)?;
-        if process.terminal && wish.detached && wish.console_socket.is_none() {
-            return Err(Error::new(
-                Kind::Usage,
-                "cannot allocate tty if runc will detach without setting console socket",
-            ));
-        }
-        if wish.console_socket.is_some() && !(process.terminal && wish.detached) {
-            return Err(Error::new(Kind::Usage, "cannot use console socket if runc will not detach or allocate tty"));
-        }
+        check_terminal(process.terminal, wish.detached, wish.console_socket.as_deref())?;
         let init = signal::hold(&record)?.ok_or_else(|| refuse("cannot exec in a stopped container"))?;
         show_init(&path.join(FIFO), record.pid)?;
         let group = record.cgroup.as_ref().map(Cgroup::open).transpose()?;
@@ -120,6 +112,7 @@ impl Containers {
         let mut warnings = prepare::capability_warnings(&identity, unknown);
         warnings.extend(prepare::missing_privileges(&process, &identity.capabilities, &config));
         let plan = plan(&config, (&process, identity), wish, init, &record, group.as_ref())?;
+        let rlimits = plan.command.rlimits.clone();
         let mut notes: Vec<String> =
             plan.first_affinity.iter().map(|cpus| format!("nsexec: affinity: {}", mask(cpus))).collect();
         let unified =
@@ -149,9 +142,9 @@ impl Containers {
             },
             other => other,
         };
-        let spawned = started.map_err(|(refused, _)| unable(reason(refused)))?;
+        let spawned = started.map_err(|(refused, _)| unable(refused.into_error()))?;
         let mut running = Executed { spawned, console: None, warnings, notes };
-        match running.wait_for_program(wish, &config, &process, &record) {
+        match running.wait_for_program(wish, &config, &rlimits, &record) {
             Ok(()) => Ok(running),
             Err(error) => {
                 // Ends what remains. It may have ended already.
@@ -191,12 +184,6 @@ fn mask(cpus: &[u64]) -> String {
     format!("0x{}", if digits.is_empty() { "0" } else { digits })
 }
 
-fn reason(refused: Refused) -> Error {
-    match refused {
-        Refused::Group(error) | Refused::Full(error) | Refused::Other(error) => error,
-    }
-}
-
 fn refuse(words: &str) -> Error {
     Error::new(Kind::State, words)
 }
@@ -207,7 +194,7 @@ impl Executed {
         &mut self,
         wish: &Execution,
         config: &Config,
-        process: &Process,
+        rlimits: &[(Resource, Rlimit)],
         record: &Record,
     ) -> Result<()> {
         if let Some(path) = &wish.pid_file {
@@ -218,9 +205,10 @@ impl Executed {
         }
         let answers = Answers {
             config,
-            rlimits: &prepare::rlimits(process)?,
+            rlimits,
             console_socket: wish.console_socket.as_deref(),
-            state: &record.state(Status::Running),
+            record,
+            status: Status::Running,
             joins_processes: false,
         };
         match answers.answer_all(&mut self.spawned).map_err(unable)? {

@@ -11,7 +11,7 @@ use super::running::Running;
 use crate::cgroup::Cgroup;
 use crate::container::tree;
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::process::{self, Errand, Identity, Join, Message, OomScore, Refused, Spawned, Stdio, Vectors};
+use crate::process::{self, Errand, Identity, Join, Message, OomScore, Spawned, Stdio, Vectors};
 use crate::spec::Confinement;
 use crate::sys::clone::{is_over, wait};
 use crate::sys::weaken;
@@ -118,10 +118,10 @@ impl Running {
         };
         match process::join(plan) {
             Ok(spawned) => Ok(Entered { spawned, group }),
-            Err((Refused::Group(error) | Refused::Full(error) | Refused::Other(error), _)) => {
+            Err((refused, _)) => {
                 // An ending helper may still be in it; the sandbox's removal then removes it.
                 let _ = group.is_some_and(|group| group.try_remove());
-                Err(error.doing(words))
+                Err(refused.into_error().doing(words))
             }
         }
     }

@@ -1,5 +1,6 @@
 //! `restore`: a container with processes from CRIU's images and surroundings from a bundle.
 
+use super::super::converse::run_hooks_of_runtime;
 use super::super::create::Undo;
 use super::super::creation::{self, Creation, streams};
 use super::super::group::Wanted;
@@ -15,10 +16,10 @@ use crate::files::{self, Durability};
 use crate::mounts::bundle::{Entry, make_mount_points, restore_attributes, root_for_criu};
 use crate::ns::{self, Left, Namespaces};
 use crate::process;
+use crate::resctrl;
 use crate::spec::config::Config;
 use crate::spec::config::linux::NamespaceKind;
 use crate::spec::state::Status;
-use crate::{hooks, resctrl};
 use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::os::fd::OwnedFd;
@@ -60,7 +61,7 @@ impl Containers {
         crate::spec::config::check::check(&config)?;
         check(&config)?;
         let terminal = config.process.as_ref().is_some_and(|process| process.terminal);
-        creation::check_terminal(terminal, &wish.creation)?;
+        creation::check_terminal(terminal, wish.creation.detached, wish.creation.console_socket.as_deref())?;
         let mut options = Options {
             evasive_devices: Some(true),
             sibling: Some(true),
@@ -210,6 +211,5 @@ fn cgroup_roots(pid: i32) -> Result<Vec<CgroupRoot>> {
 /// Runs the hooks that need the namespaces.
 fn run_hooks(config: &Config, record: &Record, pid: i32) -> Result<()> {
     let state = Record { pid, ..record.clone() }.state(Status::Creating);
-    hooks::run("prestart", &config.hooks.prestart, &state)?;
-    hooks::run("createRuntime", &config.hooks.create_runtime, &state)
+    run_hooks_of_runtime(config, &state)
 }
