@@ -75,10 +75,10 @@ pub(crate) fn launch(
     let entry = Entry {
         confinement: spec.confinement,
         user,
-        groups: spec.command.groups.clone(),
+        groups: spec.command.groups,
         is_single: users.range.is_none(),
-        rlimits: spec.command.rlimits.clone(),
-        landlock: spec.landlock.clone(),
+        rlimits: spec.command.rlimits,
+        landlock: spec.landlock,
         environment: spec.command.environment,
         directory: spec.command.directory.clone(),
         affinity: limits.as_ref().and_then(|limits| processors::of(&limits.cpu)),
@@ -103,7 +103,7 @@ pub(crate) fn launch(
         _ => (None, None),
     };
     let gateway_user = users.range.as_ref().map(|range| range.base + gateway::USER);
-    let gateway_landlock_optional = spec.landlock.optional;
+    let gateway_landlock_optional = entry.landlock.optional;
     let on_host = spec.network == Network::Host;
     let has_names = spec.network.served().is_some_and(|served| served.names);
     let waits = way.as_ref().is_some_and(|way| way.waits);

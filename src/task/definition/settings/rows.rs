@@ -136,19 +136,19 @@ pub(super) static ROWS: &[Setting] = &[
         .help("With the broker: certificates to trust for the host besides the machine's"),
     secret("secrets.*.placeholder", Free)
         .help("With the broker: the content of the variable [default: held-by-the-broker]"),
-    limit(LimitName::Cpus, "--cpus", "limits.cpus", AtMost("cpus", "2")),
-    limit(LimitName::CpuTime, "--cpu-time", "limits.cpu_time", AtMost("cpu_time", "4h")),
-    limit(LimitName::Memory, "--memory", "limits.memory", AtMost("memory", "4G")),
-    limit(LimitName::Swap, "--swap", "limits.swap", AtMost("swap", "0")),
-    limit(LimitName::Pids, "--pids", "limits.pids", AtMost("pids", "1024")),
-    limit(LimitName::Disk, "--disk", "limits.disk", AtMost("disk", "10G")),
-    limit(LimitName::Inodes, "--inodes", "limits.inodes", AtMost("inodes", "1000000")),
-    limit(LimitName::OpenFiles, "--open-files", "limits.open_files", AtMost("open_files", "8192")),
-    limit(LimitName::Wall, "--wall", "limits.wall", AtMost("wall", "2h")),
-    limit(LimitName::Idle, "--idle", "limits.idle", AtMost("idle", "30m")),
-    limit(LimitName::OutputBytes, "--output-bytes", "limits.output_bytes", AtMost("output_bytes", "256M")),
-    limit(LimitName::IoBps, "--io-bps", "limits.io_bps", AtMost("io_bps", "not limited")),
-    limit(LimitName::IoIops, "--io-iops", "limits.io_iops", AtMost("io_iops", "not limited")),
+    limit(LimitName::Cpus, "--cpus", "limits.cpus", "2"),
+    limit(LimitName::CpuTime, "--cpu-time", "limits.cpu_time", "4h"),
+    limit(LimitName::Memory, "--memory", "limits.memory", "4G"),
+    limit(LimitName::Swap, "--swap", "limits.swap", "0"),
+    limit(LimitName::Pids, "--pids", "limits.pids", "1024"),
+    limit(LimitName::Disk, "--disk", "limits.disk", "10G"),
+    limit(LimitName::Inodes, "--inodes", "limits.inodes", "1000000"),
+    limit(LimitName::OpenFiles, "--open-files", "limits.open_files", "8192"),
+    limit(LimitName::Wall, "--wall", "limits.wall", "2h"),
+    limit(LimitName::Idle, "--idle", "limits.idle", "30m"),
+    limit(LimitName::OutputBytes, "--output-bytes", "limits.output_bytes", "256M"),
+    limit(LimitName::IoBps, "--io-bps", "limits.io_bps", "not limited"),
+    limit(LimitName::IoIops, "--io-iops", "limits.io_iops", "not limited"),
     row("--artifact", "PATH", "artifacts", Texts, Free, |it, v| v.push(&mut it.artifacts.patterns, owned))
         .help("A file of the workspace that comes out, if the command makes or changes it: result.json, reports/**, *.log (repeat)"),
     row("--artifacts-dir", "DIR", "", PATH, Folder, |it, v| v.path(&mut it.artifacts.directory))
@@ -227,7 +227,9 @@ const fn secret(key: &'static str, hosted: HostedRule) -> Setting {
     row("", "", key, Text, hosted, of_command_line)
 }
 
-const fn limit(name: LimitName, flag: &'static str, key: &'static str, hosted: HostedRule) -> Setting {
+/// A limit. The operator's ceiling has its name; `most` is the ceiling without one.
+const fn limit(name: LimitName, flag: &'static str, key: &'static str, most: &'static str) -> Setting {
+    let hosted = AtMost(name.word(), most);
     row(flag, name.form(), key, Limit(name), hosted, |it, v| v.limit(&mut it.sandbox.limits)).group("Limits")
 }
 
