@@ -52,7 +52,7 @@ pub(crate) fn left_containers() -> Vec<(&'static str, std::path::PathBuf)> {
 }
 
 pub(crate) use crate::container::{
-    DiskFile, Place, Workshop, backing_name, groups, is_begun_disk_abandoned, left_devices, remove_begun_disk,
+    DiskFile, HostPaths, Workshop, backing_name, groups, is_begun_disk_abandoned, left_devices, remove_begun_disk,
     remove_devices, remove_groups,
 };
 pub(crate) use crate::egress::{Broker, Renewal, Value, check_credentials, fits_a_header, make_authority};

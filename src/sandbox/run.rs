@@ -16,7 +16,7 @@ use super::submounts::{self, Submounts};
 use super::supervise::{Findings, Watch};
 use super::system;
 use super::trust;
-use crate::container::{self, Checked, Place, Running};
+use crate::container::{self, Checked, HostPaths, Running};
 use crate::egress::Ledger;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::Pinned;
@@ -36,7 +36,7 @@ const A_MOMENT: Duration = Duration::from_millis(10);
 /// A run's directories on the host, and its connections from the start.
 pub(crate) struct Site {
     /// Directories.
-    pub place: Place,
+    pub paths: HostPaths,
     /// Whether standard input is passed on.
     pub forward_input: bool,
     /// Whether the command's input stays open for attached clients.
@@ -81,7 +81,7 @@ struct Started {
 /// the report.
 pub(crate) fn begin(options: &Options, site: Site) -> Result<PendingSandbox<'_>> {
     let (progress, handed) = site.progress.map(|pipe| (pipe.ours, pipe.theirs)).unzip();
-    let Planned { mut spec, checked, mut degraded, submounts } = plan(options, &site.place.stage, container::check)?;
+    let Planned { mut spec, checked, mut degraded, submounts } = plan(options, &site.paths.stage, container::check)?;
     // Another runtime would not pass the descriptor on.
     let handed = handed.filter(|_| !matches!(options.backend, Backend::Oci(_)));
     let progress = progress.filter(|_| handed.is_some());
@@ -101,7 +101,7 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<PendingSandbox<'_>>
         (streams, Stdio::Descriptors { input: ends.input, output: ends.output, error: ends.error })
     };
     let started =
-        container::launch(spec, &checked, &site.place, stdio, handed, options.network.gateway(options.broker.as_ref()))
+        container::launch(spec, &checked, &site.paths, stdio, handed, options.network.gateway(options.broker.as_ref()))
             .map(|running| {
                 let (forward_input, launched) = (site.forward_input, Instant::now());
                 Started { running, launched, streams, signals, progress, forward_input, disk_bytes, stop_signal }

@@ -3,7 +3,7 @@
 use super::entry::Entry;
 use super::running::{Group, Running};
 use super::users::{self, Users};
-use super::{Place, link, processors};
+use super::{HostPaths, link, processors};
 use crate::cgroup::{Cgroup, CgroupPath, PendingCgroup, Purpose};
 use crate::container::check::{self, Checked, privileged};
 use crate::container::gateway::{self, Prepared, Wish};
@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 pub(crate) fn launch(
     mut spec: Container,
     checked: &Checked,
-    place: &Place,
+    paths: &HostPaths,
     stdio: Stdio,
     handed: Option<OwnedFd>,
     gateway: Option<Wish>,
@@ -32,14 +32,14 @@ pub(crate) fn launch(
     // If one part fails, drops undo all parts made so far, the last one first.
     let vectors = Vectors::new(&spec.command.arguments, &spec.command.environment)?;
     let is_free = spec.confinement == Confinement::Nothing;
-    let range = if privileged() && !is_free { Some(Range::take(&place.id_ranges)?) } else { None };
+    let range = if privileged() && !is_free { Some(Range::take(&paths.id_ranges)?) } else { None };
     let user = (spec.command.uid, spec.command.gid);
     // Its owners are mapped, so it needs a separate range of ids.
-    let skeleton = range.as_ref().and_then(|_| mounts::sandbox::skeleton::of(&place.workshop, &spec.file_system));
+    let skeleton = range.as_ref().and_then(|_| mounts::sandbox::skeleton::of(&paths.workshop, &spec.file_system));
     // If this machine has no such cgroups, that is a better reason than the file that refused.
     let (limits, may_degrade) = (spec.resources.take(), std::mem::take(&mut spec.may_degrade));
     let explained = |error| check::limits(&mut limits.clone(), &may_degrade).err().unwrap_or(error);
-    let path = CgroupPath::task(&place.id)?;
+    let path = CgroupPath::task(&paths.id)?;
     let mut cgroup = match (&limits, &checked.hierarchy) {
         (Some(limits), Some(hierarchy)) => {
             Some(Cgroup::begin(hierarchy, &path, Purpose::Task, limits).map_err(explained)?)
@@ -66,7 +66,7 @@ pub(crate) fn launch(
                 synchronous: scratch.rates.any()
                     && checked.hierarchy.as_ref().is_some_and(|hierarchy| hierarchy.counts_only_synchronous_writes()),
             };
-            let (disk, maker) = disk::begin(&place.workshop, size, &place.disk)?;
+            let (disk, maker) = disk::begin(&paths.workshop, size, &paths.disk)?;
             (Some(disk), Some(maker))
         }
         Backing::Memory => (None, None),
@@ -91,7 +91,7 @@ pub(crate) fn launch(
     let mut way = match &spec.network {
         Network::Open(open) => {
             let base = users.range.as_ref().map(|range| range.base);
-            Some(link::begin(open, &place.id_ranges, &mut users.network, &mut users.helpers, base)?)
+            Some(link::begin(open, &paths.id_ranges, &mut users.network, &mut users.helpers, base)?)
         }
         _ => None,
     };
@@ -137,7 +137,7 @@ pub(crate) fn launch(
         root: mounts::Root::Sandbox(mounts::sandbox::Plan {
             file_system: spec.file_system,
             skeleton,
-            stage: place.stage.clone(),
+            stage: paths.stage.clone(),
             disk,
             administrator: users.administrator,
             user: users.user,

@@ -1,6 +1,6 @@
 //! Containers that a supervisor watches: each belongs to a task or a courier, and ends with its supervisor.
 //!
-//! In: a [`spec::Container`](crate::spec::Container) and a [`Place`]. Out: a [`Running`] container, and nothing after
+//! In: a [`spec::Container`](crate::spec::Container) and a [`HostPaths`]. Out: a [`Running`] container, and nothing after
 //! its end.
 //!
 //! Each part registers its undo before the next is made: [`Running`] and its parts undo on drop.
@@ -30,7 +30,7 @@ use std::path::PathBuf;
 
 /// The files and directories of one container; none of them is visible inside.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct HostPaths {
     /// The container's name: of its cgroup, and in errors.
     pub id: String,
     /// An empty directory over which init mounts its stage.

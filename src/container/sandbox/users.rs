@@ -152,7 +152,7 @@ fn shown(spec: &Container) -> Vec<Shown> {
 
 /// The owner of a file whose id a container does not have (`overflowuid`, proc_sys_kernel(5)), as with an idmapped
 /// mount.
-const NOBODY: u32 = 65_534;
+const OVERFLOW_ID: u32 = 65_534;
 
 /// Shifts the owners in `tree`: owner n becomes id n of the container, whose ids start at `base`. Only brig can enter
 /// the directory of the tree, and no process runs in it yet.
@@ -177,8 +177,8 @@ fn give_one(directory: BorrowedFd<'_>, name: &CStr, base: u32) -> std::result::R
     if status.st_uid >= base {
         return Ok(());
     }
-    let inside = |id: u32| base + if id < Range::SIZE { id } else { NOBODY };
-    let (uid, gid) = (Uid::from_raw(inside(status.st_uid)), Gid::from_raw(inside(status.st_gid)));
+    let shifted = |id: u32| base + if id < Range::SIZE { id } else { OVERFLOW_ID };
+    let (uid, gid) = (Uid::from_raw(shifted(status.st_uid)), Gid::from_raw(shifted(status.st_gid)));
     chownat(directory, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     // chown(2) clears the set-id bits; a link has none.
     if status.st_mode & 0o6000 != 0 && FileType::from_raw_mode(status.st_mode) != FileType::Symlink {

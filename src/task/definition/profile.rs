@@ -228,12 +228,15 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
     for setting in settings().iter().filter(|setting| !setting.key.is_empty()) {
         for Value { name, word, line } in profile.get(setting.key) {
             let step = match setting.key {
-                "network.allow" | "network.deny" => format!("line {line}"),
-                "network.mode" => "read `network.mode`".to_owned(),
-                _ => String::new(),
+                "network.allow" | "network.deny" => Some(format!("line {line}")),
+                "network.mode" => Some("read `network.mode`".to_owned()),
+                _ => None,
             };
             let done = setting.set_key(definition, name.as_deref(), word, folder);
-            if step.is_empty() { done? } else { done.doing(|| step)? }
+            match step {
+                Some(step) => done.doing(|| step)?,
+                None => done?,
+            }
         }
     }
     agrees_with_itself(&profile, &definition.sandbox.limits)?;

@@ -147,11 +147,11 @@ impl<'run> Courier<'run> {
             if errand.is_asked_to_end() { Some(Stopped::Cancelled) } else { is_over() }
         };
         let mut output = Captured::new(self.errand.progress, &mut must_end);
-        let mut place = self.errand.store.place(self.errand.id);
-        place.id = format!("{}-git", self.errand.id);
+        let mut paths = self.errand.store.host_paths(self.errand.id);
+        paths.id = format!("{}-git", self.errand.id);
         // The stage covers its mount point, and couriers see parts of the task's own directory.
         let mut nothing = |_: BorrowedFd<'_>| Ok(());
-        let site = Site { place, forward_input: false, open_input: false, progress: None };
+        let site = Site { paths, forward_input: false, open_input: false, progress: None };
         let audience = Audience { sink: &mut output, control: None, collect: collect.unwrap_or(&mut nothing) };
         let report: Report = sandbox::run(&self.options, site, audience)?;
         let redactor = self.errand.redactor;

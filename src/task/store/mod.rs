@@ -14,7 +14,7 @@ pub(super) mod json;
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Attempt, Lock};
-use crate::sandbox::{DiskFile, Place, Workshop};
+use crate::sandbox::{DiskFile, HostPaths, Workshop};
 use rustix::process::geteuid;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -90,8 +90,8 @@ impl Store {
 
     /// The directories of a task's sandbox. The stage is mounted over the directory of the locks, in the sandbox's
     /// namespace only: that directory always exists.
-    pub(crate) fn place(&self, id: &str) -> Place {
-        Place {
+    pub(crate) fn host_paths(&self, id: &str) -> HostPaths {
+        HostPaths {
             id: id.to_owned(),
             stage: self.live(),
             workshop: self.workshop(),

@@ -3,7 +3,7 @@
 use super::collect::Collector;
 use super::{Attempt, stopped};
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::{self, Audience, Backend, Options, Outcome, Place, Report, Site};
+use crate::sandbox::{self, Audience, Backend, HostPaths, Options, Outcome, Report, Site};
 use crate::task::life::log::{Log, LogOptions};
 use crate::task::life::watcher::Watcher;
 use std::os::fd::BorrowedFd;
@@ -33,12 +33,12 @@ impl Attempt<'_> {
     fn supervise(&mut self, options: &Options, watcher: &mut dyn Watcher) -> Result<Report> {
         let (request, id) = (self.request, self.id());
         let (definition, directory) = (&request.definition, request.store.task(id));
-        let mut place = Place { disk: self.disk(), ..request.store.place(id) };
+        let mut paths = HostPaths { disk: self.disk(), ..request.store.host_paths(id) };
         if definition.sandbox.backend == Backend::Local {
-            place.stage.clone_from(&directory); // its workspace is seen there
+            paths.stage.clone_from(&directory); // its workspace is seen there
         }
         let site = Site {
-            place,
+            paths,
             forward_input: watcher.forward_input(),
             open_input: watcher.open_input(),
             progress: self.progress.take(),
