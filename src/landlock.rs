@@ -35,8 +35,9 @@ pub(crate) fn abi() -> Option<u32> {
     if weaken::is_off("kernel-landlock") { None } else { crate::sys::probe::landlock_abi().ok() }
 }
 
-/// Enforces the rules. Fails without Landlock in the kernel, unless the rules are optional.
-pub(crate) fn restrict(rules: &Landlock) -> Result<Enforced> {
+/// Enforces the rules. Fails without Landlock in the kernel, unless the rules are optional. Needs no_new_privs, which it
+/// sets if `gains_nothing`, or CAP_SYS_ADMIN in the user namespace.
+pub(crate) fn restrict(rules: &Landlock, gains_nothing: bool) -> Result<Enforced> {
     if weaken::is_off("landlock") {
         return Ok(Enforced::Not);
     }
@@ -60,7 +61,7 @@ pub(crate) fn restrict(rules: &Landlock) -> Result<Enforced> {
             .add_rule(PathBeneath::new(place, rights(rule.access)))
             .map_err(|cause| failed(format!("`{}`: {cause}", rule.path.display())))?;
     }
-    let status = ruleset.restrict_self().map_err(|cause| failed(cause.to_string()))?;
+    let status = ruleset.no_new_privs(gains_nothing).restrict_self().map_err(|cause| failed(cause.to_string()))?;
     match status.ruleset {
         RulesetStatus::FullyEnforced => Ok(Enforced::Fully),
         RulesetStatus::PartiallyEnforced => Ok(Enforced::Partly),

@@ -16,7 +16,7 @@ pub(crate) use crate::sys::weaken::is_off;
 pub(crate) use certificates::{certificates, has_certificate, ignore_callers_certificates, in_pem, roots};
 pub(crate) use kernel::{is_local, shows_other_owners};
 pub(crate) use mounts::{MountEntry, mounts, parse_mounts};
-pub(crate) use namespaces::{can_be_mapped, overlays_take, user_namespace_advice};
+pub(crate) use namespaces::{can_be_mapped, overlays_take, subordinate_range, user_namespace_advice};
 
 use rustix::fs::{Access, access};
 use rustix::process::geteuid;

@@ -1,6 +1,7 @@
 //! User namespaces, and the mounts that work in one.
 
 use super::{Check, State, setting};
+use crate::error::{Context, Error, Kind, Result};
 use crate::sys::clone::{Side, clone_process, exit};
 use crate::sys::mount::{IDMAP, MountAttr, set_attributes};
 use crate::sys::weaken;
@@ -218,6 +219,26 @@ pub(super) fn subordinate_ids() -> Check {
         (Some(users), Some(_)) => Check::good(NAME, format!("{users} (a sandbox uses one id, your own)")),
         _ => Check::good(NAME, "none needed: a sandbox uses one id, your own"),
     }
+}
+
+/// The first range of subordinate ids of this process's user in `file`, as its first id and its number of ids (subuid(5),
+/// subgid(5)).
+pub(crate) fn subordinate_range(file: &str) -> Result<(u32, u32)> {
+    let step = || format!("read `{file}`");
+    let text = std::fs::read_to_string(file).failing(Kind::UserNamespace, step)?;
+    let uid = rustix::process::getuid().as_raw();
+    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
+    for line in text.lines() {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, start, count] = fields.as_slice() else { continue };
+        let ours = user.as_deref() == Some(*name) || name.parse() == Ok(uid);
+        if let (true, Ok(start), Ok(count)) = (ours, start.parse::<u32>(), count.parse::<u32>()) {
+            return Ok((start, count));
+        }
+    }
+    Err(Error::new(Kind::UserNamespace, "this user has no range there")
+        .doing(step())
+        .hint("add one, for example with `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER`, and install the package uidmap"))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use super::config::bundle::IdRange;
 use super::form::Owners;
 use super::store::Store;
 use crate::error::{Context, Error, Kind, Result, Step};
+use crate::host::subordinate_range;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -58,7 +59,8 @@ pub fn enter(store: &Path, wanted: Ids) -> Result<()> {
         }
         return Ok(());
     }
-    let (uids, gids) = (range("/etc/subuid", uid)?, range("/etc/subgid", uid)?);
+    let range = |file| subordinate_range(file).map(|(start, count)| format!("{start} {count}"));
+    let (uids, gids) = (range("/etc/subuid")?, range("/etc/subgid")?);
     // The helpers must be outside the namespace, so they start before it and wait for a line.
     let pid = std::process::id();
     let script = format!("read line && newuidmap {pid} 0 {uid} 1 1 {uids} && newgidmap {pid} 0 {gid} 1 1 {gids}");
@@ -84,24 +86,6 @@ pub fn enter(store: &Path, wanted: Ids) -> Result<()> {
     }
     HAS_SUBORDINATE.store(true, Ordering::Relaxed);
     Ok(())
-}
-
-/// `START COUNT` of the first range of this user, by name or number.
-fn range(path: &str, uid: u32) -> Result<String> {
-    let step = || format!("read `{path}`");
-    let text = std::fs::read_to_string(path).failing(Kind::UserNamespace, step)?;
-    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
-    for line in text.lines() {
-        let fields: Vec<&str> = line.split(':').collect();
-        let [name, start, count] = fields.as_slice() else { continue };
-        let ours = user.as_deref() == Some(*name) || name.parse() == Ok(uid);
-        if let (true, Ok(start), Ok(count)) = (ours, start.parse::<u32>(), count.parse::<u32>()) {
-            return Ok(format!("{start} {count}"));
-        }
-    }
-    Err(Error::new(Kind::UserNamespace, "this user has no range there")
-        .doing(step())
-        .hint("add one, for example with `usermod --add-subuids`"))
 }
 
 /// The outside id of `inside`, from the kernel's map. Without a namespace it is the same id.

@@ -14,7 +14,7 @@ mod user;
 pub(crate) use idmap::{IdMap, Maps, swapped};
 pub(crate) use plan::{Left, Namespaces, can_return, flag, shift_time, unshare_mounts, visit};
 pub(crate) use range::Range;
-pub(crate) use user::{Helper, Mapped, is_initial, mapped, mapped_above, write_maps, write_own_map};
+pub(crate) use user::{Helper, Mapped, forbid_nested, is_initial, mapped, mapped_above, write_maps, write_own_map};
 
 /// The new namespaces of a sandbox as clone3(2) flags, without the user and cgroup namespaces. The cgroup namespace
 /// is unshared when the process is in its cgroup: earlier, its root would be the caller's cgroup.

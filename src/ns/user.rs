@@ -167,7 +167,7 @@ pub(crate) fn write_own_map(maps: &Maps) -> Result<()> {
 /// Forbids user namespaces inside this one, so that no process in it gains capabilities. A second fence after
 /// seccomp; it is missing where /proc/sys is read-only (inside another container). The limit is that of the writer's
 /// user namespace (namespaces(7), "The /proc/sys/user directory").
-pub(super) fn forbid_nested() {
+pub(crate) fn forbid_nested() {
     limit_nested(0);
 }
 

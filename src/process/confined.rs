@@ -103,7 +103,7 @@ fn confine<Task: Work>(confinement: &Confinement<'_>, work: &Task) -> Result<Tas
     if poll(&mut wait, Some(&Timespec::default())).is_ok() && wait[0].revents().contains(PollFlags::HUP) {
         return Err(Error::new(Kind::Lost, "the parent is gone"));
     }
-    let _ = landlock::restrict(&Landlock { rules: Vec::new(), optional: confinement.landlock_optional })?;
+    let _ = landlock::restrict(&Landlock { rules: Vec::new(), optional: confinement.landlock_optional }, true)?;
     let _ = seccomp::install(confinement.filter)?;
     Ok(sources)
 }

@@ -47,7 +47,12 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
         UserNamespace::Callers => {}
         UserNamespace::Born(maps) => ns::write_own_map(&maps)?,
         UserNamespace::Entered(userns) => inner = Some(userns),
-        UserNamespace::Mapped(_) | UserNamespace::Joined(_) => be_root_inside(parent)?,
+        UserNamespace::Mapped(_) | UserNamespace::Joined(_) => {
+            be_root_inside(parent)?;
+            if matches!(plan.first, First::Reaper) {
+                ns::forbid_nested(); // a supervised sandbox
+            }
+        }
     }
     if plan.waits {
         parent.wait_for_go()?;

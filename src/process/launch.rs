@@ -62,8 +62,14 @@ fn recipe(
         (true, _) => (false, false),
         (false, gains_nothing) => (!gains_nothing, gains_nothing),
     };
+    // Without no_new_privs both need CAP_SYS_ADMIN, which is dropped next. The filter may refuse Landlock's calls. The
+    // rules of an engine's container imply no_new_privs.
+    let restricts_before = !identity.no_new_privileges && !command.outlives_parent;
+    if let Some(rules) = command.landlock.as_ref().filter(|_| restricts_before) {
+        let _ = landlock::restrict(rules, false)?;
+    }
     if filters_before {
-        listener = filter(command, parent)?; // needs CAP_SYS_ADMIN, which is dropped next
+        listener = filter(command, parent)?;
     }
     let entered = directory::enter(&command.directory);
     identity::bound_capabilities(&identity.capabilities)?;
@@ -74,8 +80,8 @@ fn recipe(
         identity::gain_nothing()?;
     }
     directory::verify(&command.directory, entered)?;
-    if let Some(rules) = &command.landlock {
-        let _ = landlock::restrict(rules)?;
+    if let Some(rules) = command.landlock.as_ref().filter(|_| !restricts_before) {
+        let _ = landlock::restrict(rules, true)?;
     }
     if command.outlives_parent {
         lookup::find(&mut command.vectors)?;

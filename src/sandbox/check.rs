@@ -1,8 +1,10 @@
 //! The check of a sandbox's options as a whole.
 
-use super::options::{Options, Workspace};
+use super::options::{Backend, Options, Workspace};
 use super::{backend, profile};
-use crate::error::{Context, Error, Kind, Result};
+use crate::container;
+use crate::error::{Context, Error, Kind, Result, Step as _};
+use crate::host::subordinate_range;
 use rustix::fs::{Access, AtFlags, CWD, FileType};
 use std::path::Path;
 
@@ -32,6 +34,7 @@ impl Options {
         if let Some(image) = &self.image {
             image.check()?;
         }
+        self.check_root_inside()?;
         self.network.check()?;
         self.backend.isolates().check(self)?;
         let _ = backend::given_up(self)?;
@@ -43,6 +46,27 @@ impl Options {
                 "`disk` is larger than `memory`, but without root privilege files are kept in memory",
             )
             .hint("raise --memory, or lower --disk"));
+        }
+        Ok(())
+    }
+
+    /// Root inside needs a root file system that it can change, and more ids than one.
+    fn check_root_inside(&self) -> Result<()> {
+        if !self.root_inside {
+            return Ok(());
+        }
+        if self.image.is_none() && self.rootfs.is_none() {
+            return Err(Error::new(Kind::Usage, "root inside cannot change the host's own system folders")
+                .hint("give it a root file system: --image debian:12, or --rootfs DIR"));
+        }
+        if self.backend != Backend::Native {
+            return Err(Error::new(Kind::Backend, format!("the backend `{}` cannot give root inside", self.backend))
+                .hint("leave --backend or --root-inside out"));
+        }
+        if !container::privileged() {
+            for file in ["/etc/subuid", "/etc/subgid"] {
+                subordinate_range(file).doing(|| "be root inside as an ordinary user")?;
+            }
         }
         Ok(())
     }

@@ -59,6 +59,8 @@ pub struct Options {
     pub may_degrade: Vec<String>,
     /// How long a command that was asked to stop may take before it is killed.
     pub grace: Duration,
+    /// Whether the command is user 0 of the sandbox's user namespace, which owns nothing on the host.
+    pub root_inside: bool,
     /// Whether the command gets a terminal of its own.
     pub terminal: bool,
     /// Whether there is no command: the sandbox stays for those who enter it, until it is ended.
@@ -89,6 +91,7 @@ impl Options {
             limits: Limits::default(),
             may_degrade: Vec::new(),
             grace: Duration::from_secs(10),
+            root_inside: false,
             terminal: false,
             holds: false,
             exit_codes: ExitCodes::default(),

@@ -43,6 +43,9 @@ const MASKED: [&str; 10] = [
 ];
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
+/// The home of a command that is root inside a root file system without an image.
+const ROOTS_HOME: &str = "/root";
+
 /// Facts about the caller and the host that the spec depends on.
 pub(crate) struct Facts<'host> {
     /// The host's system folders.
@@ -86,7 +89,7 @@ pub(crate) fn container_spec(options: &Options, facts: &Facts<'_>) -> Container 
         landlock: landlock(options),
         resources: Some(resources(options, &facts.disks)),
         may_degrade: options.may_degrade.clone(),
-        confinement: Confinement::Agent,
+        confinement: if options.root_inside { Confinement::Root } else { Confinement::Agent },
     }
 }
 
@@ -121,6 +124,9 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         steps.extend(shown_limits::steps(options, hierarchy, is_mixed));
     }
     steps.extend(options.image.iter().flat_map(|image| image.steps(HOSTNAME)));
+    if options.root_inside && options.image.is_none() {
+        steps.push(Step::Directory { at: ROOTS_HOME.into(), mode: 0o700, owner: Owner::Administrator });
+    }
     // In a root of the caller's own without a network whatever is there stays.
     let resolver = options.network.resolver_file().or_else(|| is_ours.then(String::new));
     steps.extend(resolver.map(|content| Step::File {
@@ -155,6 +161,7 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
     }
     FileSystem {
         root,
+        attributes: if options.root_inside { Attributes::ROOT_INSIDE } else { Attributes::WRITABLE },
         scratch,
         steps,
         masked: MASKED.iter().map(PathBuf::from).collect(),
@@ -249,14 +256,16 @@ fn writable_steps(options: &Options, owner: (u32, u32)) -> Vec<Step> {
             shown: Shown::Users { uid: owner.0, gid: owner.1 },
         },
     };
-    let home = options.image.is_none().then(|| bind("home", Path::new(HOME))); // an image's has its own
+    // An image has its own, and root's is in the root.
+    let home = (options.image.is_none() && !options.root_inside).then(|| bind("home", Path::new(HOME)));
     home.into_iter().chain([bind("tmp", Path::new("/tmp")), workspace]).collect()
 }
 
 fn command(options: &Options, has_bundle: bool) -> Command {
     let image = options.image.as_ref();
     let given = |name: &OsStr, all: &[(OsString, OsString)]| all.iter().any(|(each, _)| each == name);
-    let home = image.map_or(Path::new(HOME), ImageRoot::home);
+    let (user, name, own) = if options.root_inside { (0, "root", ROOTS_HOME) } else { (USER, "agent", HOME) };
+    let home = image.map_or(Path::new(own), ImageRoot::home);
     let of_image = image.map_or(&[][..], |image| &image.environment);
     let mut environment: Vec<(OsString, OsString)> = [
         ("PATH", OsStr::new(SEARCH_PATH)),
@@ -265,13 +274,7 @@ fn command(options: &Options, has_bundle: bool) -> Command {
         ("TERM", OsStr::new(if options.terminal { "xterm-256color" } else { "dumb" })),
     ]
     .into_iter()
-    .chain(
-        image
-            .is_none()
-            .then_some([("USER", OsStr::new("agent")), ("LOGNAME", OsStr::new("agent"))])
-            .into_iter()
-            .flatten(),
-    )
+    .chain(image.is_none().then_some([("USER", OsStr::new(name)), ("LOGNAME", OsStr::new(name))]).into_iter().flatten())
     // A git below /usr/local would look for the /etc/gitconfig that we make below /usr/local too.
     .chain((image.is_none() && options.rootfs.is_none()).then_some(("GIT_CONFIG_SYSTEM", OsStr::new("/etc/gitconfig"))))
     .filter(|(name, _)| !given(OsStr::new(name), of_image))
@@ -300,10 +303,12 @@ fn command(options: &Options, has_bundle: bool) -> Command {
             Some(image) => image.start(options.workspace != Workspace::Empty, &options.at),
             None => options.at.clone(),
         }),
-        uid: image.map_or(USER, |image| image.uid),
-        gid: image.map_or(USER, |image| image.gid),
-        // An ordinary user's namespace has one id, and refuses setgroups(2).
-        groups: image.filter(|_| container::privileged()).map_or_else(Vec::new, |image| image.groups.clone()),
+        uid: image.map_or(user, |image| image.uid),
+        gid: image.map_or(user, |image| image.gid),
+        // An ordinary user's namespace with one id refuses setgroups(2).
+        groups: image
+            .filter(|_| container::privileged() || options.root_inside)
+            .map_or_else(Vec::new, |image| image.groups.clone()),
         rlimits,
     }
 }
@@ -311,6 +316,11 @@ fn command(options: &Options, has_bundle: bool) -> Command {
 /// Read and run everything, write where the mounts are writable, use the devices.
 fn landlock(options: &Options) -> Landlock {
     let rule = |path: &str, access| Rule { path: path.into(), access };
+    let optional = options.may_degrade.iter().any(|name| name == "landlock");
+    if options.root_inside {
+        // Root makes folders anywhere. The kernel's own are protected by their mounts.
+        return Landlock { rules: vec![rule("/", Access::Write), rule("/dev", Access::Device)], optional };
+    }
     let mut rules = vec![
         rule("/", Access::ReadExecute),
         Rule { path: options.at.clone(), access: Access::Write },
@@ -328,7 +338,7 @@ fn landlock(options: &Options) -> Landlock {
         );
     }
     rules.extend(options.image.iter().flat_map(ImageRoot::landlock));
-    Landlock { rules, optional: options.may_degrade.iter().any(|name| name == "landlock") }
+    Landlock { rules, optional }
 }
 
 /// How fast disks may be used, as far as that is not given up by name.

@@ -345,7 +345,7 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
         ),
         ("workspace at".to_owned(), options.at.display().to_string()),
         ("network".to_owned(), options.network.explain()),
-        ("user".to_owned(), format!("{} in an own user namespace, no capabilities, no_new_privs", spec.command.uid)),
+        ("user".to_owned(), format!("{} in an own user namespace, {}", spec.command.uid, powers(options))),
         ("namespaces".to_owned(), namespaces(options).to_owned()),
         ("seccomp".to_owned(), "built-in allow-list".to_owned()),
         ("landlock".to_owned(), format!("{} rules", spec.landlock.rules.len())),
@@ -373,6 +373,13 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
     let Submounts { notes, hints, .. } = planned.submounts;
     rows.extend(notes.into_iter().chain(hints).map(|note| ("note".to_owned(), note)));
     Ok(rows)
+}
+
+fn powers(options: &Options) -> &'static str {
+    match options.root_inside {
+        true => "root inside: Docker's capabilities in that namespace, set-uid programs",
+        false => "no capabilities, no_new_privs",
+    }
 }
 
 fn namespaces(options: &Options) -> &'static str {

@@ -46,6 +46,9 @@ pub(crate) enum Confinement {
     /// A user without privileges, under the system call filter and Landlock.
     #[default]
     Agent,
+    /// User 0 of the sandbox's user namespace, with Docker's capabilities in it. Set-uid programs work. The filter allows
+    /// chroot(2) besides, and Landlock writing in the whole root.
+    Root,
     /// A cell: its user 0 has all power of a user namespace and no filter, because the command is another OCI runtime.
     /// That runtime makes the sandbox. The namespaces, ids, root and limits around it are those of every sandbox.
     Cell {

@@ -42,8 +42,10 @@ pub(crate) enum Shown {
 pub(crate) struct Attributes(pub u64);
 
 impl Attributes {
-    /// `nosuid,nodev`: the minimum for every mount in a sandbox.
+    /// `nosuid,nodev`: the minimum for every mount in a sandbox but a root with set-uid programs.
     pub(crate) const WRITABLE: Attributes = Attributes(bits::NOSUID | bits::NODEV);
+    /// `nodev`: set-uid programs have their effect, in the sandbox's user namespace.
+    pub(crate) const ROOT_INSIDE: Attributes = Attributes(bits::NODEV);
     /// `ro,nosuid,nodev`.
     pub(crate) const READ_ONLY: Attributes = Attributes(bits::NOSUID | bits::NODEV | bits::RDONLY);
     /// `nosuid,noexec`: for /dev itself, which must have devices.
@@ -228,6 +230,8 @@ pub(crate) enum Backing {
 pub(crate) struct FileSystem {
     /// The root itself.
     pub root: Root,
+    /// The attributes of its mount, if it is copy-on-write.
+    pub attributes: Attributes,
     /// The file system for all writes.
     pub scratch: Scratch,
     /// The steps, in this order.

@@ -27,7 +27,7 @@ fn shown(etc: &std::path::Path) -> Command {
 }
 
 /// Runs brig where /etc has these rules.
-fn brig(lab: &Lab, rules: &str, words: &[&str]) -> Run {
+pub fn brig(lab: &Lab, rules: &str, words: &[&str]) -> Run {
     let began = std::time::Instant::now();
     let mut command = shown(&etc(lab, rules));
     let done =
@@ -53,7 +53,7 @@ fn lab() -> Option<Lab> {
     None
 }
 
-const HOSTED: &str = "mode = \"hosted\"\n";
+pub const HOSTED: &str = "mode = \"hosted\"\n";
 
 fn run<'a>(flags: &[&'a str]) -> Vec<&'a str> {
     [&["task", "run"], flags, &["--", "sh", "-c", "echo ran"]].concat()

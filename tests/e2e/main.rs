@@ -26,6 +26,7 @@ mod records;
 mod refusals;
 mod remains;
 mod result;
+mod root_inside;
 mod secrets;
 mod streams;
 mod submounts;

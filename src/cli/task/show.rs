@@ -39,7 +39,8 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
     row("command", receipt.command.join(" "));
     row("began", receipt.created.clone());
     row("ended", receipt.ended.clone());
-    row("guarantee", format!("{} ({})", receipt.guarantee.word(), receipt.backend));
+    let root = if receipt.root_inside { ", root inside" } else { "" };
+    row("guarantee", format!("{}{root} ({})", receipt.guarantee.word(), receipt.backend));
     if let Some(failure) = &receipt.error {
         row("error", format!("{} {}", failure.code, failure.message));
     }

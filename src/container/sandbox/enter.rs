@@ -9,6 +9,7 @@
 
 use super::running::Running;
 use crate::cgroup::Cgroup;
+use crate::container::check::privileged;
 use crate::container::tree;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::process::{self, Errand, Identity, Join, Message, OomScore, Spawned, Stdio, Vectors};
@@ -143,10 +144,10 @@ impl Running {
         // The command becomes dumpable when its program runs, a moment after pid 1 reports ready.
         let end = Instant::now() + A_MOMENT;
         loop {
-            let is_single = self.entry().is_single;
-            let candidates = if is_single { tree::children(first) } else { vec![first] };
+            let is_hidden = !privileged() || self.entry().is_single;
+            let candidates = if is_hidden { tree::children(first) } else { vec![first] };
             for pid in candidates {
-                let Some(pidfd) = (if is_single { hold_child(first, pid) } else { hold(pid) }) else { continue };
+                let Some(pidfd) = (if is_hidden { hold_child(first, pid) } else { hold(pid) }) else { continue };
                 if rustix::fs::stat(format!("/proc/{pid}/ns/mnt")).is_ok() {
                     return Ok((pidfd, pid));
                 }

@@ -17,6 +17,30 @@ const EVERY: Capabilities = {
     Capabilities { bounding: all, effective: all, permitted: all, inheritable: 0, ambient: 0 }
 };
 
+/// Docker's default set (moby, oci/caps/defaults.go). Those over devices, time and the network stay without power: their
+/// objects belong to the machine's user namespace.
+fn dockers_capabilities() -> u64 {
+    use caps::Capability::*;
+    [
+        CAP_CHOWN,
+        CAP_DAC_OVERRIDE,
+        CAP_FSETID,
+        CAP_FOWNER,
+        CAP_MKNOD,
+        CAP_NET_RAW,
+        CAP_SETGID,
+        CAP_SETUID,
+        CAP_SETFCAP,
+        CAP_SETPCAP,
+        CAP_NET_BIND_SERVICE,
+        CAP_SYS_CHROOT,
+        CAP_KILL,
+        CAP_AUDIT_WRITE,
+    ]
+    .iter()
+    .fold(0, |all, one| all | one.bitmask())
+}
+
 /// The properties of one sandbox's commands, kept for commands that enter later.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
@@ -79,6 +103,17 @@ impl Entry {
                 Some(self.landlock.clone()),
                 Cow::Borrowed(seccomp::profile::agent()?),
             ),
+            Confinement::Root => {
+                let limit = dockers_capabilities();
+                let own = if uid == 0 { limit } else { 0 };
+                let capabilities =
+                    Capabilities { bounding: limit, effective: own, permitted: own, ..Capabilities::default() };
+                (
+                    Identity { uid, gid, groups, capabilities, ..Identity::default() },
+                    Some(self.landlock.clone()),
+                    Cow::Borrowed(seccomp::profile::root_inside()?),
+                )
+            }
             // All capabilities in the cell's user namespace, which has power only over the cell.
             Confinement::Cell { .. } => open(Identity { capabilities: EVERY, ..Identity::powerless(0, 0) }),
             Confinement::Nothing => {

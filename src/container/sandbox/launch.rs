@@ -32,6 +32,7 @@ pub(crate) fn launch(
     // If one part fails, drops undo all parts made so far, the last one first.
     let vectors = Vectors::new(&spec.command.arguments, &spec.command.environment)?;
     let is_free = spec.confinement == Confinement::Nothing;
+    let is_root_inside = spec.confinement == Confinement::Root;
     let range = if privileged() && !is_free { Some(Range::take(&paths.id_ranges)?) } else { None };
     let user = (spec.command.uid, spec.command.gid);
     // Its owners are mapped, so it needs a separate range of ids.
@@ -52,6 +53,7 @@ pub(crate) fn launch(
     let mut users = match range {
         Some(range) => Users::of_root(&spec, range)?,
         None if privileged() => Users::callers(&spec),
+        None if is_root_inside => Users::subordinate(&spec)?,
         None => Users::own(&spec),
     };
     if let (Some(tree), Some(range)) = (users::copy_of(&spec.file_system), &users.range) {
@@ -76,7 +78,7 @@ pub(crate) fn launch(
         confinement: spec.confinement,
         user,
         groups: spec.command.groups,
-        is_single: users.range.is_none(),
+        is_single: users.is_single,
         rlimits: spec.command.rlimits,
         landlock: spec.landlock,
         environment: spec.command.environment,
@@ -107,7 +109,7 @@ pub(crate) fn launch(
     let on_host = spec.network == Network::Host;
     let has_names = spec.network.served().is_some_and(|served| served.names);
     let waits = way.as_ref().is_some_and(|way| way.waits);
-    let mut settings = sysctls(inside.as_ref());
+    let mut settings = sysctls(inside.as_ref(), is_root_inside && !on_host);
     settings.extend(way.iter_mut().flat_map(|way| std::mem::take(&mut way.settings)));
     let plan = Plan {
         user_namespace: users.namespace,
@@ -183,8 +185,9 @@ fn admit(begun: &mut PendingCgroup<'_>, spawned: &process::Spawned) -> Result<Gr
 }
 
 /// An unprivileged gateway must be able to listen at any port inside, for rules that come later. No process of another
-/// user is there.
-fn sysctls(inside: Option<&process::Inside>) -> Vec<(String, String)> {
+/// user is there. A command that is root inside has no power over the namespace, which is the machine's, and expects to
+/// listen at any port.
+fn sysctls(inside: Option<&process::Inside>, is_root_inside: bool) -> Vec<(String, String)> {
     let spares = inside.is_some_and(|inside| inside.wish.spares > 0);
-    if spares { vec![("net/ipv4/ip_unprivileged_port_start".into(), "0".into())] } else { Vec::new() }
+    if spares || is_root_inside { vec![("net/ipv4/ip_unprivileged_port_start".into(), "0".into())] } else { Vec::new() }
 }

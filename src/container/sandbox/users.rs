@@ -2,6 +2,7 @@
 
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{Bounds, DIRECTORY, Walk, WalkStep};
+use crate::host::subordinate_range;
 use crate::ns::{self, Helper, IdMap, Mapped, Maps, Range};
 use crate::process::UserNamespace;
 use crate::spec::root::{FileSystem, Ids, Root, Shown, Step as Make};
@@ -30,6 +31,8 @@ pub(super) struct Users {
     pub mappings: Vec<(Shown, OwnedFd)>,
     pub user_xattr: bool,
     pub range: Option<Range>,
+    /// Whether only the id of the command's user is mapped.
+    pub is_single: bool,
     /// A network namespace that was made ahead.
     pub network: Option<OwnedFd>,
     /// Children that are ending meanwhile.
@@ -77,6 +80,7 @@ impl Users {
             mappings,
             user_xattr: false,
             range: Some(range),
+            is_single: false,
             // Only now: the namespace is ready, or nearly so. An earlier wait slowed down the user namespace.
             network: ns::ahead::network().filter(|_| !is_cell),
             helpers,
@@ -93,6 +97,7 @@ impl Users {
             mappings: Vec::new(),
             user_xattr: false,
             range: None,
+            is_single: true,
             network: None,
             helpers: Vec::new(),
         }
@@ -112,9 +117,27 @@ impl Users {
             mappings: Vec::new(),
             user_xattr: true,
             range: None,
+            is_single: true,
             network: None,
             helpers: Vec::new(),
         }
+    }
+
+    /// For an ordinary user's root inside: id 0 is our own, the others are our subordinate ids (subuid(5)). newuidmap(1)
+    /// maps them.
+    pub(super) fn subordinate(spec: &Container) -> Result<Users> {
+        let map = |file, own| -> Result<Vec<IdMap>> {
+            let (outside, count) = subordinate_range(file).doing(|| "be root inside")?;
+            let others = IdMap { inside: 1, outside, size: count.min(Range::SIZE - 1) };
+            Ok(vec![IdMap { inside: 0, outside: own, size: 1 }, others])
+        };
+        let maps = Maps {
+            uid: map("/etc/subuid", rustix::process::geteuid().as_raw())?,
+            gid: map("/etc/subgid", rustix::process::getegid().as_raw())?,
+        };
+        let user = Ids { uid: spec.command.uid, gid: spec.command.gid };
+        let namespace = UserNamespace::Mapped(maps);
+        Ok(Users { namespace, administrator: Ids::default(), user, is_single: false, ..Users::own(spec) })
     }
 }
 

@@ -184,7 +184,7 @@ impl Builder<'_> {
     /// A root over a tree that is never written.
     fn over(&self, lower: &Path, shown: Shown) -> Result<OwnedFd> {
         let root = self.overlay(lower, "root", shown, self.plan.administrator)?;
-        restrict(&root, Attributes::WRITABLE)?;
+        restrict(&root, self.plan.file_system.attributes)?;
         Ok(root)
     }
 
@@ -312,14 +312,15 @@ impl Builder<'_> {
     fn layers(&self, layers: &Layers) -> Result<OwnedFd> {
         self.upper("root", self.plan.administrator)?;
         let made = layers::mount(self.stage()?, layers, "root", self.plan)?;
-        as_root(made, layers)
+        as_root(made, layers, self.plan.file_system.attributes)
     }
 
     /// Copies the layers of an image into memory and mounts the copy copy-on-write, as the root.
     fn gathered(&self, layers: &Layers) -> Result<OwnedFd> {
         let tree = layers::gather(layers, self.plan)?;
         restrict(&tree, Attributes::READ_ONLY)?;
-        as_root(self.over_tree(&tree, "the copied image", "root", self.plan.administrator)?, layers)
+        let made = self.over_tree(&tree, "the copied image", "root", self.plan.administrator)?;
+        as_root(made, layers, self.plan.file_system.attributes)
     }
 
     /// The directories of an overlay's changes on the scratch file system.
@@ -358,7 +359,7 @@ impl Builder<'_> {
         // mount(2) resolves relative layer paths from the working directory.
         rustix::process::fchdir(stage).failing(Kind::Mount, || "enter the stage")?;
         let advice = "overlayfs must be there (`modprobe overlay`; for an ordinary user kernel 5.11 or newer) and must take the folder's file system as a lower layer";
-        let flags = MountFlags::from_bits_retain(kept(bits::NODEV | bits::NOSUID) as u32); // the same bits as MS_*
+        let flags = MountFlags::from_bits_retain(kept(bits::NODEV) as u32); // the same bit as MS_*; callers add theirs
         mount("overlay", view.as_str(), "overlay", flags, data)
             .failing(Kind::Mount, || format!("mount `{name}` copy-on-write"))
             .hint(|| advice)?;
@@ -369,9 +370,9 @@ impl Builder<'_> {
     }
 }
 
-/// The merged layers as a root: with a root's attributes, and the image's mode.
-fn as_root(made: OwnedFd, layers: &Layers) -> Result<OwnedFd> {
-    restrict(&made, Attributes::WRITABLE)?;
+/// The merged layers as a root: with these attributes, and the image's mode.
+fn as_root(made: OwnedFd, layers: &Layers, attributes: Attributes) -> Result<OwnedFd> {
+    restrict(&made, attributes)?;
     let mode = Mode::from_raw_mode(layers.mode & 0o7777);
     rustix::fs::chmodat(&made, ".", mode, AtFlags::empty()).failing(Kind::Mount, || "give the root its mode")?;
     Ok(made)

@@ -299,7 +299,14 @@ mod tests {
         use crate::spec::resources::Rates;
         use crate::spec::root::{Backing, Scratch};
         let scratch = Scratch { backing: Backing::Memory, bytes: 0, inodes: 0, rates: Rates::default() };
-        FileSystem { root: Root::Kept, scratch, steps, masked: Vec::new(), read_only: Vec::new() }
+        FileSystem {
+            root: Root::Kept,
+            attributes: Attributes::WRITABLE,
+            scratch,
+            steps,
+            masked: Vec::new(),
+            read_only: Vec::new(),
+        }
     }
 
     fn workshop(store: &Path) -> Workshop {

@@ -143,6 +143,7 @@ pub(super) fn around(
     Ok(Container {
         file_system: FileSystem {
             root: Root::Empty,
+            attributes: asked.file_system.attributes,
             scratch: asked.file_system.scratch,
             steps: all,
             masked: Vec::new(), // with a covered part of /proc, the kernel refuses a user namespace a new one

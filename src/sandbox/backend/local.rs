@@ -62,6 +62,7 @@ impl Isolates for Local {
         };
         container.file_system = FileSystem {
             root: Root::Host,
+            attributes: container.file_system.attributes,
             scratch: container.file_system.scratch,
             steps: container.file_system.steps.into_iter().filter_map(own).collect(),
             masked: Vec::new(),

@@ -55,16 +55,34 @@ pub(crate) fn agent() -> Result<&'static Program> {
     PROGRAM.get_or_init(build).as_ref().map_err(Clone::clone)
 }
 
+/// The filter of a command that is root inside: the agent's, and the calls of [`OF_ROOT`].
+pub(crate) fn root_inside() -> Result<&'static Program> {
+    static PROGRAM: OnceLock<Result<Program>> = OnceLock::new();
+    let spec = || {
+        let mut spec = reporting_spec();
+        let names = OF_ROOT.iter().map(|&name| name.to_owned()).collect();
+        spec.syscalls.push(Rule { names, action: Action::Allow, errno_ret: None, args: Vec::new() });
+        spec
+    };
+    PROGRAM.get_or_init(|| compile(&spec())).as_ref().map_err(Clone::clone)
+}
+
+/// The calls of user 0 that no other user can make. A restricted process cannot change mounts, so a changed root leads
+/// nowhere else.
+const OF_ROOT: [&str; 1] = ["chroot"];
+
 fn build() -> Result<Program> {
-    match NATIVE {
-        Some(native) if MACHINES.contains(&native) => reporting(native),
-        _ => Err(Error::new(Kind::Seccomp, "no agent profile for this machine")),
-    }
+    compile(&reporting_spec())
 }
 
 /// Compiles the program whose listener is the supervisor's.
-fn reporting(native: Arch) -> Result<Program> {
-    compile_for(&reporting_spec(), native).map(|program| Program { reports: true, ..program })
+fn compile(spec: &Seccomp) -> Result<Program> {
+    match NATIVE {
+        Some(native) if MACHINES.contains(&native) => {
+            compile_for(spec, native).map(|program| Program { reports: true, ..program })
+        }
+        _ => Err(Error::new(Kind::Seccomp, "no agent profile for this machine")),
+    }
 }
 
 /// The machines of the table: it has a row for each of their calls, and its conditions have their numbers.

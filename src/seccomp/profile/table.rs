@@ -325,7 +325,7 @@ pub(super) const GROUPS: &[Group] = &[
         name: "Mounts",
         verdict: Verdict::Refused,
         reason: "The mounts are fixed before the agent starts. File system parsers are a frequent target of \
-                 attacks.",
+                 attacks. A command that is root inside may call chroot.",
         calls: "chroot fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_tree open_tree_attr pivot_root \
             umount umount2",
     },

@@ -60,7 +60,7 @@ fn report(name: &str, compiled: &str, program: &Program) {
 
 fn loose(instructions: Vec<Instruction>) -> Program {
     Program {
-        instructions: instructions.into(),
+        instructions,
         flags: 0,
         optional_flags: SPEC_ALLOW,
         listens: false,

@@ -3,13 +3,16 @@
 use super::Definition;
 use crate::error::{Error, Kind, Result, Step};
 use crate::image::{self, Image, ImageConfig, Mounter, Overrides, Process, to_process};
-use crate::sandbox::{self, Files, Guarantee, ImageRoot, Limits};
+use crate::sandbox::{self, Files, Guarantee, ImageRoot, Limits, Options};
 use crate::task::store::Store;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+
+/// The label by which an image asks for root inside.
+const ROOT_INSIDE: &str = "dev.brig.root-inside";
 
 /// Which image, and what is wanted otherwise than it says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,6 +77,8 @@ pub(crate) struct Opened {
     pub command: Vec<OsString>,
     /// What the receipt says.
     pub used: ImageUsed,
+    /// Whether the image's label asks for root inside, and the caller names no user.
+    pub asks_root: bool,
     image: Image,
     /// The tree that was made of the layers, and goes with this.
     copy: Option<image::Copied>,
@@ -141,10 +146,11 @@ pub(crate) fn open(store: &Store, definition: &Definition) -> Result<Option<Open
         return Err(Error::new(Kind::Usage, "an image and a root file system are two roots")
             .hint("leave --image or --rootfs out"));
     }
-    open_one(store, wish, &definition.sandbox.command).map(Some).doing(|| format!("use the image `{}`", wish.reference))
+    open_one(store, wish, &definition.sandbox).map(Some).doing(|| format!("use the image `{}`", wish.reference))
 }
 
-fn open_one(store: &Store, wish: &ImageWish, command: &[OsString]) -> Result<Opened> {
+fn open_one(store: &Store, wish: &ImageWish, options: &Options) -> Result<Opened> {
+    let command = &options.command;
     let missing = || {
         Error::new(Kind::NotFound, "it is not in the store")
             .hint(format!("fetch it: brig image pull {}", wish.reference))
@@ -154,10 +160,17 @@ fn open_one(store: &Store, wish: &ImageWish, command: &[OsString]) -> Result<Ope
     let mounter = mounter();
     let is_root = mounter == Mounter::Root;
     let layered = image.layered_root(mounter)?;
+    let asks_root = wish.user.is_none() && image.config.labels.get(ROOT_INSIDE).is_some_and(|value| value == "true");
+    let root_inside = options.root_inside || asks_root;
+    let wish = &match root_inside && wish.user.is_none() {
+        true => ImageWish { user: Some("0".to_owned()), ..wish.clone() },
+        false => wish.clone(),
+    };
     let process = process(&image, wish, command)?;
     let stop_signal = process.stop_signal.as_deref().map(signal_number).transpose()?;
     let home = home(&image, &process)?;
-    let used = used(&image.config, wish, &process, image.digest.to_string(), layered.layers.len(), is_root);
+    let has_groups = is_root || root_inside;
+    let used = used(&image.config, wish, &process, image.digest.to_string(), layered.layers.len(), has_groups);
     let root = ImageRoot {
         directory: layered.directory,
         files: Files::Mounted,
@@ -167,7 +180,7 @@ fn open_one(store: &Store, wish: &ImageWish, command: &[OsString]) -> Result<Ope
         others: layered.others,
         uid: process.user.uid,
         gid: process.user.gid,
-        groups: if is_root { process.user.additional_gids.clone() } else { Vec::new() },
+        groups: if has_groups { process.user.additional_gids.clone() } else { Vec::new() },
         home,
         // `/` is what an image says that says nothing.
         working_directory: Some(PathBuf::from(&process.cwd)).filter(|path| path.as_os_str() != "/"),
@@ -178,7 +191,7 @@ fn open_one(store: &Store, wish: &ImageWish, command: &[OsString]) -> Result<Ope
     };
     let entrypoint = process.args.iter().map(OsString::from);
     let command = entrypoint.chain(command.iter().cloned()).collect();
-    Ok(Opened { root, command, used, image, copy: None })
+    Ok(Opened { root, command, used, asks_root, image, copy: None })
 }
 
 /// The image's config and the wish as a process, whose arguments are those before the caller's own command.
@@ -217,7 +230,7 @@ fn used(
     process: &Process,
     digest: String,
     layers: usize,
-    is_root: bool,
+    has_groups: bool,
 ) -> ImageUsed {
     ImageUsed {
         reference: wish.reference.clone(),
@@ -227,7 +240,7 @@ fn used(
         user: wish.user.clone().unwrap_or_else(|| config.user.clone()),
         uid: process.user.uid,
         gid: process.user.gid,
-        groups: if is_root { process.user.additional_gids.clone() } else { Vec::new() },
+        groups: if has_groups { process.user.additional_gids.clone() } else { Vec::new() },
         command: process.args.clone(),
         working_dir: process.cwd.clone(),
         env: process.env.iter().filter_map(|line| line.split('=').next()).map(str::to_owned).collect(),

@@ -55,6 +55,10 @@ pub(crate) fn options(
     if let Some(image) = image {
         options.command.clone_from(&image.command);
         options.image = Some(image.root.clone());
+        if image.asks_root {
+            super::hosted::check_root_inside()?;
+        }
+        options.root_inside |= image.asks_root;
     }
     Ok(options)
 }

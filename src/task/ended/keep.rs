@@ -202,6 +202,7 @@ impl Store {
         definition.at = Some(record.at.unwrap_or_else(|| crate::sandbox::WORKSPACE.into()));
         definition.sandbox.directory = record.directory;
         definition.sandbox.rootfs = record.rootfs;
+        definition.sandbox.root_inside = record.root_inside;
         definition.sandbox.may_degrade = record.may_degrade;
         definition.sandbox.backend = record.backend.parse().doing(step)?;
         definition.sandbox.exit_codes = record.exit_codes;

@@ -42,6 +42,9 @@ pub struct Receipt {
     pub backend: String,
     /// The isolation in force.
     pub guarantee: crate::sandbox::Guarantee,
+    /// Whether the command was root of the sandbox's user namespace, with Docker's capabilities in it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub root_inside: bool,
     /// Protections that were missing, as the caller allowed by name.
     pub degraded: Vec<Degraded>,
     /// Its limits.
@@ -233,6 +236,7 @@ impl Receipt {
             refused_namespaces: report.refused_namespaces.into_iter().map(refused).collect(),
             backend: record.backend.clone(),
             guarantee: report.guarantee,
+            root_inside: record.root_inside,
             degraded: report.degraded.into_iter().map(degraded).collect(),
             limits: Limits { disk: Some(crate::sandbox::disk_limit(&record.limits)), ..record.limits.clone() },
             limits_hit: report.limits_hit.into_iter().map(hit).collect(),

@@ -49,6 +49,9 @@ pub struct Record {
     /// The image of the root, with its configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageUsed>,
+    /// Whether its command is root inside.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub root_inside: bool,
     /// Its limits.
     pub limits: Limits,
     /// The supervisor's process id.
@@ -125,6 +128,7 @@ impl Record {
             directory: definition.sandbox.directory.clone(),
             rootfs: definition.sandbox.rootfs.clone(),
             image: image.map(|image| image.used.clone()),
+            root_inside: definition.sandbox.root_inside || image.is_some_and(|image| image.asks_root),
             limits: definition.sandbox.limits.clone(),
             supervisor: std::process::id(),
             may_degrade: definition.sandbox.may_degrade.clone(),

@@ -159,8 +159,10 @@ fn proc_files_that_reach_into_the_machine_cannot_be_written() {
         attack("open /proc/kcore", "EACCES|EPERM|ENOENT|ENXIO", ""),
         attack("open /proc/kmsg", "EACCES|EPERM|ENOENT", ""),
         attack("read /proc/1/environ", "ENOENT", ""),
-        attack("write /proc/self/oom_score_adj 500", "EACCES", "landlock"),
-        attack("write /proc/self/coredump_filter 0x7f", "EACCES", "landlock"),
+        // Its own; it writes no core dump.
+        attack("write /proc/self/oom_score_adj 500", "EACCES", "landlock").root_gets("done"),
+        attack("write /proc/self/oom_score_adj -500", "EACCES", "").root_gets("EACCES"),
+        attack("write /proc/self/coredump_filter 0x7f", "EACCES", "landlock").root_gets("done"),
     ]);
     // A setting of the sandbox's own namespaces: its owner could write it without the mount and Landlock.
     if !own.is_empty() {

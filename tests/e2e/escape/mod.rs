@@ -11,7 +11,7 @@ mod privilege;
 mod processes;
 mod terminal;
 
-use crate::support::{Lab, Run, Task, is_root};
+use crate::support::{Lab, Run, Task, has_program, is_root, skip};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -47,11 +47,20 @@ pub struct Attack {
     /// Names for BRIG_WEAKEN. Empty where other protections, which brig cannot switch off, remain; the test has the
     /// reason.
     pub without: &'static str,
+    /// Its result for a command that is root inside, if that differs.
+    pub as_root: Option<&'static str>,
+}
+
+impl Attack {
+    /// The result for a command that is root inside: `--root-inside`.
+    pub const fn root_gets(self, result: &'static str) -> Attack {
+        Attack { as_root: Some(result), ..self }
+    }
 }
 
 /// Shortens the tables.
 pub const fn attack(words: &'static str, stopped: &'static str, without: &'static str) -> Attack {
-    Attack { words, stopped, without }
+    Attack { words, stopped, without, as_root: None }
 }
 
 /// What the attacker said: its first line.
@@ -60,8 +69,22 @@ pub fn answer(run: &Run) -> String {
     run.stderr.lines().next().unwrap_or_else(|| panic!("no answer: {run:#?}")).to_owned()
 }
 
+/// Whether this user can have root inside: the machine's root, or a user with subordinate ids.
+pub fn has_root_inside() -> bool {
+    let has = |file: &str| {
+        let user = std::env::var("USER").ok().or_else(|| Some(host("id", &["-un"]).trim().to_owned()));
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        text.lines().any(|line| line.split(':').next() == user.as_deref())
+    };
+    let can = is_root() || (has("/etc/subuid") && has("/etc/subgid") && has_program("newuidmap"));
+    if !can {
+        skip("root inside needs subordinate ids");
+    }
+    can
+}
+
 /// Runs every attack twice: on the build under test, where it must be stopped, and on the weakened one, where it must
-/// succeed.
+/// succeed. Then once more as root inside.
 #[track_caller]
 pub fn stopped(attacks: &[Attack]) {
     let lab = Lab::new();
@@ -81,6 +104,18 @@ pub fn stopped(attacks: &[Attack]) {
             if got != "done" {
                 wrong.push(format!("`{}` without {}: {got}, expected it to succeed", each.words, each.without));
             }
+        }
+    }
+    let root = lab.directory("root-inside");
+    for name in ["usr/bin/env", "etc/passwd", "etc/services", "bin/sh", "run/file", "home/agent/file"] {
+        lab.file(&format!("root-inside/{name}"), "");
+    }
+    for each in attacks.iter().filter(|_| has_root_inside()) {
+        let inside = task(&lab).args(["--root-inside", "--rootfs"]).args([&root]);
+        let got = try_one(inside, each.words);
+        let expected = each.as_root.unwrap_or(each.stopped);
+        if !expected.split('|').any(|word| word == got) {
+            wrong.push(format!("`{}` as root inside: {got}, expected {expected}", each.words));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");

@@ -75,6 +75,9 @@ pub(crate) struct Rules {
     /// Registries that images may be fetched from.
     #[serde(default)]
     registries: Vec<String>,
+    /// Whether a command may be root in its sandbox's user namespace.
+    #[serde(default)]
+    allow_root_inside: bool,
     /// Whether the values of secrets may come from commands, which run on the host.
     #[serde(default)]
     allow_secret_commands: bool,
@@ -215,6 +218,11 @@ pub fn refuse_host_path(what: &str, instead: &str) -> Result<()> {
     }
 }
 
+/// Refuses root inside unless the machine's rules allow it. An image can ask for it too.
+pub(crate) fn check_root_inside() -> Result<()> {
+    rules()?.map_or(Ok(()), Rules::check_root_inside)
+}
+
 /// Refuses to start more tasks by one command than the machine's rules allow.
 pub fn check_number(number: u32) -> Result<()> {
     rules()?.map_or(Ok(()), |rules| rules.check_number(number))
@@ -279,6 +287,9 @@ impl Rules {
             return refuse(&words, "run it as the machine's root", &format!("guarantee = \"{word}\""));
         }
         self.check_network(definition)?;
+        if definition.sandbox.root_inside {
+            self.check_root_inside()?;
+        }
         if let Some(name) = definition.sandbox.may_degrade.iter().find(|name| !self.allow_degraded.contains(name)) {
             let words = format!("`--allow-degraded {name}` is not allowed");
             return refuse(&words, "leave it out", &format!("allow_degraded = [\"{name}\"]"));
@@ -305,6 +316,14 @@ impl Rules {
         let mut admitted = definition.clone();
         self.ceilings.admit(&mut admitted).map_err(over)?;
         Ok((admitted, pinned))
+    }
+
+    fn check_root_inside(&self) -> Result<()> {
+        if self.allow_root_inside {
+            return Ok(());
+        }
+        let instead = "leave `--root-inside` out; for an image that asks for it, name its user: --user USER";
+        refuse("a command that is root inside is not allowed", instead, "allow_root_inside = true")
     }
 
     fn check_number(&self, number: u32) -> Result<()> {

@@ -42,6 +42,8 @@ fn hosted_refuses_what_weakens_until_it_is_switched_on_by_name() {
     check("ech = \"pass\"", &ech, Guarantee::Full, &["ech"]);
     let open = |definition: &mut Definition| definition.sandbox.network.mode = NetworkMode::Pasta;
     check("allow_network_open = true", &open, Guarantee::Full, &["network", "pasta"]);
+    let inside = |definition: &mut Definition| definition.sandbox.root_inside = true;
+    check("allow_root_inside = true", &inside, Guarantee::Full, &["root inside"]);
     let swap = |definition: &mut Definition| definition.sandbox.may_degrade.push("swap".to_owned());
     check("allow_degraded = [\"swap\"]", &swap, Guarantee::Full, &["--allow-degraded swap"]);
     let folder = |definition: &mut Definition| definition.workspace = WorkspaceSource::Directory("/usr/share".into());

@@ -82,6 +82,8 @@ pub(super) static ROWS: &[Setting] = &[
     row("--user", "USER[:GROUP]", "", Text, Free, |it, v| v.of_image(it, |image| &mut image.user)).short('u')
         .needs("--image")
         .help("Run as this user of the image [default: the image's]"),
+    row("--root-inside", "", "root_inside", Switch(true), Key("allow_root_inside"), |it, v| v.switch(&mut it.sandbox.root_inside))
+        .help("Be root in the sandbox's own user namespace, which owns nothing on the host: apt-get, su, chown work. Needs --image or --rootfs"),
     row("--workdir", "DIR", "workdir", Text, Free, |it, v| v.inside(&mut it.sandbox.directory)).short('w')
         .help("Start in this directory, meant from the workspace [default: the workspace; without one the image's WorkingDir]"),
     row("--stop-signal", "SIGNAL", "", Text, Free, |it, v| v.of_image(it, |image| &mut image.stop_signal))
