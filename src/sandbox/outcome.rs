@@ -56,6 +56,29 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Every name in receipts.
+    pub const WORDS: [&'static str; 19] = [
+        "succeeded",
+        "failed",
+        "signaled",
+        "needs_input",
+        "timeout",
+        "idle_timeout",
+        "cpu_time",
+        "memory",
+        "pids",
+        "disk",
+        "inodes",
+        "output_limit",
+        "policy",
+        "cancelled",
+        "prepare_failed",
+        "start_failed",
+        "push_failed",
+        "cleanup_failed",
+        "lost",
+    ];
+
     /// Its name in the receipt.
     pub fn word(&self) -> &'static str {
         match self {

@@ -22,6 +22,7 @@ pub use definition::hosted::{
     check_number, check_registry, hosted_rule_of_flag, hosted_rule_of_key, open_store, refuse_host_path,
 };
 pub use definition::image::{ImageUsed, ImageWish};
+pub use definition::naming::{Labels, Naming};
 pub use definition::profile::read_profile;
 pub use definition::receiver::Receiver;
 pub use definition::settings::values::{degradable, variable};
@@ -31,6 +32,7 @@ pub use ended::apply::{
     AppliedPaths, ApplyOptions, ChangedPath, PatchNotes, PatchOptions, apply, changed_paths, patch, secrets_in,
 };
 pub use ended::export::{Exported, export_bundle};
+pub use ended::filter::Filter;
 pub use ended::index::Summary;
 pub use ended::keep::Changed;
 pub use ended::prune::{PruneOptions, Pruned};

@@ -15,7 +15,7 @@ Examples:
 
 The task must run with --network egress. Up to 8 ports that no rule had before can be added; more are named under `egress.faults` of the receipt.")]
 pub(super) struct AllowArguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// A rule as in --allow of `brig task run`
     rule: String,
@@ -27,7 +27,7 @@ pub(super) struct AllowArguments {
 Examples:
   brig task deny k3f api.example.com:443")]
 pub(super) struct DenyArguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// A rule as in --allow of `brig task run`
     rule: String,

@@ -18,7 +18,7 @@ what is there of changes that were too many to be collected whole.
 Of some paths (`-- PATH…`, --exclude) all or none is applied too; the rest can be applied later.
 Look at `brig task diff ID` and `brig task diff ID --stat` first: it is text from a sandbox.")]
 pub(super) struct Arguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// Make them in this folder instead
     #[arg(long, value_name = "DIR")]

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 Ctrl-P Ctrl-Q leaves a task that has a terminal, Ctrl-C one that has none; it goes on in the background. Input is passed
 on to a task that was begun with a terminal or with --interactive.")]
 pub(super) struct Arguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// Begin with the first byte of its output, not with what comes now
     #[arg(long)]

@@ -19,7 +19,7 @@ Not taken out of a workspace, and told: devices, sockets and FIFOs, files over 2
 The exit status is 1 if a changed file is missing in the patch: what it was made from has changed, and no
 copy of that was kept (of binary files, of those over 16 MiB, and of what is over 256 MiB in all).")]
 pub(super) struct Arguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// List the paths instead, with those that could run later on a host
     #[arg(long)]

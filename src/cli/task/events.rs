@@ -16,7 +16,7 @@ Examples:
 Each line has `v` (1), `seq`, `time`, `task` and `event`: state, output (with its `text`), limit, usage, egress, progress,
 exec, left_out or ended.")]
 pub(super) struct Arguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// Print what comes, too, until the task has ended
     #[arg(short, long)]

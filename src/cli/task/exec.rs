@@ -22,7 +22,7 @@ The exit status is the process's own. It ends with the task at the latest, and w
 all that it has started in the background. Ctrl-C and other signals go to its process group.
 It neither sees nor signals the task's own processes: `brig task top` shows them.")]
 pub(super) struct Arguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// Pass standard input on
     #[arg(short, long)]

@@ -19,7 +19,7 @@ Examples:
 
 A bundle has the commits that the repository did not have, each object checked; nothing of the agent's configuration or hooks is in it.")]
 pub(super) struct Arguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// The changed files, for `git apply`, binary ones whole
     #[arg(long, required_unless_present = "bundle", conflicts_with = "bundle")]

@@ -2,12 +2,18 @@
 
 use crate::cli::output;
 use brig::error::Result;
-use brig::task::Store;
+use brig::task::{Filter, Store};
 use clap::Args;
 use std::process::ExitCode;
 
 /// List tasks, oldest first
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig task ls --filter status=running
+  brig task ls --filter label=team=search --filter label=nightly --json
+
+A filter is label=KEY, label=KEY=VALUE, status=WORD or name=NAME. WORD is running, ended, lost or an outcome.")]
 pub(super) struct Arguments {
     /// Print the rows as JSON
     #[arg(long)]
@@ -15,23 +21,29 @@ pub(super) struct Arguments {
     /// Print ids only
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
+    /// Only tasks that fulfil this (repeat: all of them)
+    #[arg(long, value_name = "FILTER")]
+    filter: Vec<String>,
 }
 
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     brig::task::reap(store)?;
-    let (rows, unread) = store.list()?;
+    let filters = arguments.filter.iter().map(|text| text.parse()).collect::<Result<Vec<Filter>>>()?;
+    let (mut rows, unread) = store.list()?;
+    rows.retain(|row| filters.iter().all(|filter| filter.matches(row)));
     if arguments.json {
         output::json(&rows);
     } else if arguments.quiet {
         output::lines(rows.iter().map(|row| row.id.clone()));
     } else {
         let cells = rows.iter().map(|row| {
-            let status = row.outcome.clone().unwrap_or_else(|| format!("{:?}", row.status).to_lowercase());
+            let status = row.outcome.clone().unwrap_or_else(|| row.status.word().to_owned());
             let time = row.wall_seconds.map_or_else(String::new, |seconds| format!("{seconds:.2}s"));
             let created = row.created.get(..19).unwrap_or(&row.created).replace('T', " ");
-            [row.id.clone(), status, created, time, output::shortened(&row.command.join(" "), 60)]
+            let name = row.name.clone().unwrap_or_default();
+            [row.id.clone(), name, status, created, time, output::shortened(&row.command.join(" "), 60)]
         });
-        output::table(["ID", "OUTCOME", "CREATED", "TIME", "COMMAND"], cells);
+        output::table(["ID", "NAME", "OUTCOME", "CREATED", "TIME", "COMMAND"], cells);
     }
     unread.iter().for_each(output::error);
     Ok(ExitCode::SUCCESS)

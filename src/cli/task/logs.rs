@@ -20,7 +20,7 @@ Examples:
 Without --stdout and --stderr both come, in the order in which they were written. A task with a terminal has one stream:
 all of it is standard output.")]
 pub(super) struct Arguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// Print what comes, too, until the task has ended
     #[arg(short, long)]

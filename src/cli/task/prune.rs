@@ -2,7 +2,7 @@
 
 use crate::cli::output;
 use brig::error::{Error, Kind, Result};
-use brig::task::{PruneOptions, Store};
+use brig::task::{Filter, PruneOptions, Store};
 use clap::Args;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use std::time::Duration;
 Examples:
   brig task prune --older-than 30d --keep 1000
   brig task prune --max-size 20G --dry-run
+  brig task prune --label nightly --older-than 2d
   brig task prune --workspaces --older-than 2d     kept workspaces only; the records stay")]
 pub(super) struct Arguments {
     /// Those that began longer ago, and what was fetched of repositories and has not been used since
@@ -24,6 +25,9 @@ pub(super) struct Arguments {
     /// The oldest, until all together take no more
     #[arg(long, value_name = "SIZE", value_parser = |text: &str| parse_size::parse_size(text))]
     max_size: Option<u64>,
+    /// Only those with this label, KEY or KEY=VALUE (repeat: all of them); with nothing else, all of these
+    #[arg(long = "label", value_name = "LABEL")]
+    labels: Vec<String>,
     /// Give up kept workspaces only
     #[arg(long)]
     workspaces: bool,
@@ -41,12 +45,14 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
         older_than: arguments.older_than,
         keep: arguments.keep,
         max_size: arguments.max_size,
+        filters: arguments.labels.iter().map(|text| Filter::label(text)).collect::<Result<_>>()?,
         workspaces_only: arguments.workspaces,
         dry_run: arguments.dry_run,
     };
-    if (options.older_than, options.keep, options.max_size) == (None, None, None) {
+    let has_bound = (options.older_than, options.keep, options.max_size) != (None, None, None);
+    if !has_bound && options.filters.is_empty() {
         return Err(Error::new(Kind::Usage, "it is not said what is to go")
-            .hint("give --older-than TIME, --keep NUMBER or --max-size SIZE"));
+            .hint("give --older-than TIME, --keep NUMBER, --max-size SIZE or --label LABEL"));
     }
     let gone = store.prune(&options)?;
     if arguments.json {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 /// Remove ended tasks with all that is kept of them
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// The tasks' ids, their beginnings, or @ for the newest task
+    /// The tasks' names, ids or beginnings of these, or @ for the newest task
     #[arg(required = true)]
     ids: Vec<String>,
 }

@@ -22,7 +22,7 @@ Examples:
 The workspace moves to the new task, whose id is printed; home and /tmp begin empty. The profile is the same or stricter: limits
 can be lowered, never raised. A profile that has not changed is read again for variables and secrets. Commits are not pushed once more. A task that is paused and running goes on as with `brig task unpause`.")]
 pub(super) struct ResumeArguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     #[command(flatten)]
     changes: Changes,
@@ -41,7 +41,7 @@ Examples:
   brig task fork k3f -n 4 -- ./agent.sh      four attempts from the same state; prints their ids
   brig task fork k3f --memory 1G -- make test")]
 pub(super) struct ForkArguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// How many
     #[arg(short = 'n', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -68,7 +68,7 @@ struct Changes {
 /// Give kept workspaces up
 #[derive(Args)]
 pub(super) struct DiscardArguments {
-    /// The tasks' ids, their beginnings, or @ for the newest task
+    /// The tasks' names, ids or beginnings of these, or @ for the newest task
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
 }

@@ -13,7 +13,7 @@ Example:
 
 What the command has read already, it has; revoke the credential where it was issued too.")]
 pub(super) struct Arguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// The secret's name
     name: String,

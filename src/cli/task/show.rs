@@ -10,7 +10,7 @@ use std::process::ExitCode;
 /// Show the receipt of a task: why it ended, what it used, what was removed
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// Print the receipt as JSON
     #[arg(long)]
@@ -33,6 +33,8 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
     let mut rows: Vec<(String, String)> = Vec::new();
     let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
     row("task", receipt.id.clone());
+    receipt.name.iter().for_each(|name| row("name", name.clone()));
+    receipt.labels.iter().for_each(|(key, value)| row("label", format!("{key}={value}")));
     row("outcome", receipt.outcome.word().to_owned());
     row("exit status", receipt.exit_status.to_string());
     row("retryable", receipt.retryable.to_string());

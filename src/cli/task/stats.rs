@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Show what running tasks use
 #[derive(Args)]
 pub(super) struct StatsArguments {
-    /// The tasks' ids, their beginnings, or @ for the newest task [default: all that run]
+    /// The tasks' names, ids or beginnings of these, or @ for the newest task [default: all that run]
     #[arg(value_name = "ID")]
     ids: Vec<String>,
     /// Print the rows as JSON
@@ -26,7 +26,7 @@ pub(super) struct StatsArguments {
 /// Show the processes of a running task
 #[derive(Args)]
 pub(super) struct TopArguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// Print the rows as JSON
     #[arg(long)]

@@ -13,7 +13,7 @@ Examples:
   brig task stop k3f
   brig task stop --grace 2s k3f k3g")]
 pub(super) struct StopArguments {
-    /// The tasks' ids, their beginnings, or @ for the newest task
+    /// The tasks' names, ids or beginnings of these, or @ for the newest task
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
     /// How long the command may take to end [default: that of the task]
@@ -31,7 +31,7 @@ Examples:
   brig task kill k3f            ends everything at once
   brig task kill k3f USR1       to the command and its process group")]
 pub(super) struct KillArguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// The signal's name or number
     #[arg(default_value = "KILL")]
@@ -43,7 +43,7 @@ pub(super) struct KillArguments {
 #[command(after_help = "\
 The idle limit rests meanwhile, the wall limit does not. `brig task unpause ID` lets them go on; so does `brig task resume ID`.")]
 pub(super) struct PauseArguments {
-    /// The tasks' ids, their beginnings, or @ for the newest task
+    /// The tasks' names, ids or beginnings of these, or @ for the newest task
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
 }
@@ -51,7 +51,7 @@ pub(super) struct PauseArguments {
 /// Let paused tasks go on
 #[derive(Args)]
 pub(super) struct UnpauseArguments {
-    /// The tasks' ids, their beginnings, or @ for the newest task
+    /// The tasks' names, ids or beginnings of these, or @ for the newest task
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
 }

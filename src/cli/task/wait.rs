@@ -14,7 +14,7 @@ Examples:
   brig task wait k3f && brig task diff k3f
   brig task wait --timeout 10m --json k3f | jq .outcome")]
 pub(super) struct Arguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// Give up after this time, with exit status 124; the task goes on
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]

@@ -15,6 +15,7 @@ pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, St
     let definition = admitted.as_ref().map_or(definition, |admitted| &admitted.definition);
     let image = image::open(store, definition)?;
     check_git(definition)?;
+    definition.naming.check()?;
     let layout = Layout::of(definition, image.as_ref(), store)?;
     let workspace = checked_workspace(definition)?;
     let mut rows = sandbox::explain(&options(definition, &layout, image.as_ref(), workspace)?)?;
@@ -33,6 +34,8 @@ pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, St
     if let (Some(declared), Some(row)) = (declared, rows.iter_mut().find(|(name, _)| name == "guarantee")) {
         row.1 = declared.word().to_owned();
     }
+    rows.extend(definition.naming.name.iter().map(|name| ("name".to_owned(), name.clone())));
+    rows.extend(definition.naming.labels.iter().map(|(key, value)| ("label".to_owned(), format!("{key}={value}"))));
     if let Some(image) = &image {
         let digest = &image.used.digest;
         let copying = image.copying(&definition.sandbox.limits)?.map_or(String::new(), |words| format!("; {words}"));

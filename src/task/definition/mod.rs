@@ -5,6 +5,7 @@ pub(super) mod exposure;
 pub(super) mod hosted;
 pub(super) mod image;
 pub(super) mod layout;
+pub(super) mod naming;
 pub(super) mod network;
 pub(super) mod plan;
 pub(super) mod profile;
@@ -12,6 +13,7 @@ pub(super) mod receiver;
 pub(super) mod settings;
 
 use self::image::ImageWish;
+use self::naming::Naming;
 use self::receiver::Receiver;
 use crate::sandbox::{Backend, Options, Outcome};
 use crate::task::git::{GitOptions, Remote};
@@ -132,6 +134,8 @@ pub struct Definition {
     pub canary: bool,
     /// The profile that was read.
     pub profile: Option<ProfileUsed>,
+    /// Its name and its labels.
+    pub naming: Naming,
     /// Whether its workspace outlives it.
     pub keep: Keep,
     /// The task whose workspace it goes on from.
@@ -167,6 +171,7 @@ impl Definition {
             ignored: false,
             canary: false,
             profile: None,
+            naming: Naming::default(),
             keep: Keep::No,
             continued: None,
             max_parallel: None,

@@ -7,6 +7,7 @@
 use super::reconcile::reconcile_one;
 use crate::error::{Error, Kind, Result};
 use crate::files::{self, Durability};
+use crate::task::definition::naming::Labels;
 use crate::task::records::receipt::Receipt;
 use crate::task::store::{REMOVED, Status, Store};
 use serde::Serialize;
@@ -18,7 +19,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 const NAME: &str = "index";
 /// The first line. A file of another version is rewritten.
-const VERSION: &str = "brig index 1";
+const VERSION: &str = "brig index 2";
 /// The longest index.
 const LONGEST: u64 = 256 << 20;
 /// The number of stale rows that justifies a new file.
@@ -39,6 +40,10 @@ pub struct Summary {
     pub wall_seconds: Option<f64>,
     /// The command.
     pub command: Vec<String>,
+    /// Its name.
+    pub name: Option<String>,
+    /// Its labels.
+    pub labels: Labels,
 }
 
 impl Summary {
@@ -51,6 +56,8 @@ impl Summary {
             created: receipt.created.clone(),
             wall_seconds: Some(receipt.usage.wall_seconds),
             command: receipt.command.clone(),
+            name: receipt.name.clone(),
+            labels: receipt.labels.clone(),
         }
     }
 }
@@ -67,6 +74,8 @@ impl Store {
             created: record.created,
             wall_seconds: receipt.map(|receipt| receipt.usage.wall_seconds),
             command: record.command,
+            name: record.name,
+            labels: record.labels,
         })
     }
 
@@ -147,26 +156,23 @@ fn parse(text: &str) -> Option<HashMap<&str, &str>> {
     Some(lines.filter_map(|line| Some((line.split_once('\t')?.0, line))).collect())
 }
 
-/// `ID OUTCOME CREATED SECONDS COMMAND`, separated by tabs; the command as JSON, in which a tab is escaped.
+/// `ID OUTCOME CREATED SECONDS TEXTS`, separated by tabs; the last is command, name and labels as JSON, in which a tab
+/// is escaped.
 fn write(text: &mut String, row: &Summary) {
-    let command = serde_json::to_string(&row.command).unwrap_or_default();
+    let texts = serde_json::to_string(&(&row.command, &row.name, &row.labels)).unwrap_or_default();
     let outcome = row.outcome.as_deref().unwrap_or_default();
     let seconds = row.wall_seconds.unwrap_or_default();
     // Writing to a String cannot fail.
-    let _ = writeln!(text, "{}\t{outcome}\t{}\t{seconds}\t{command}", row.id, row.created);
+    let _ = writeln!(text, "{}\t{outcome}\t{}\t{seconds}\t{texts}", row.id, row.created);
 }
 
 fn read(line: &str) -> Option<Summary> {
     let mut fields = line.splitn(5, '\t');
     let mut next = || fields.next().filter(|field| !field.is_empty());
-    Some(Summary {
-        id: next()?.to_owned(),
-        status: Status::Ended,
-        outcome: Some(next()?.to_owned()),
-        created: next()?.to_owned(),
-        wall_seconds: Some(next()?.parse().ok()?),
-        command: serde_json::from_str(next()?).ok()?,
-    })
+    let (id, outcome, created) = (next()?.to_owned(), next()?.to_owned(), next()?.to_owned());
+    let wall_seconds = Some(next()?.parse().ok()?);
+    let (command, name, labels) = serde_json::from_str(next()?).ok()?;
+    Some(Summary { id, status: Status::Ended, outcome: Some(outcome), created, wall_seconds, command, name, labels })
 }
 
 #[cfg(test)]
@@ -181,6 +187,8 @@ mod tests {
             created: "2026-01-01T00:00:00Z".into(),
             wall_seconds: Some(1.5),
             command: vec!["sh".into(), "a\tb\nc\u{1b}".into()],
+            name: Some("nightly".into()),
+            labels: [("team".to_owned(), "a\tb".to_owned())].into(),
         }
     }
 
@@ -191,6 +199,7 @@ mod tests {
         assert_eq!(line.lines().count(), 1);
         let back = read(line.trim_end()).unwrap();
         assert_eq!((back.id.as_str(), &back.command, back.wall_seconds), ("t1", &row("t1").command, Some(1.5)));
+        assert_eq!((back.name, back.labels), (row("t1").name, row("t1").labels));
         let whole = line.trim_end();
         assert!((0..whole.len()).filter(|&cut| whole.is_char_boundary(cut)).all(|cut| read(&whole[..cut]).is_none()));
         assert!(parse("other\n").is_none());

@@ -6,6 +6,7 @@
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::sandbox::{LimitName, Limits};
+use crate::task::definition::naming::Naming;
 use crate::task::definition::network::Written;
 use crate::task::definition::profile::read_profile;
 use crate::task::definition::settings::{GivenFlags, set_flags};
@@ -213,6 +214,9 @@ impl Store {
         definition.ignored = record.ignored;
         definition.canary = record.canary;
         definition.profile = record.profile;
+        // A fork runs beside others: it has the labels alone.
+        let name = record.name.filter(|_| !is_fork);
+        definition.naming = Naming { name, is_optional: true, replaces: false, labels: record.labels };
         definition.stream_json = record.stream_json;
         definition.keep = Keep::Always;
         definition.continued = Some(Continued { from: id.to_owned(), is_fork });

@@ -5,6 +5,7 @@
 
 pub(super) mod apply;
 pub(super) mod export;
+pub(super) mod filter;
 pub(super) mod index;
 pub(super) mod keep;
 pub(super) mod prune;

@@ -1,5 +1,6 @@
 //! Removes old tasks by age, number and size. A store without room refuses new tasks.
 
+use super::filter::Filter;
 use super::keep::read_note;
 use super::reconcile::reap_one;
 use crate::error::{Context, Error, Kind, Result};
@@ -22,6 +23,8 @@ pub struct PruneOptions {
     pub keep: Option<usize>,
     /// The oldest tasks, until the rest takes at most this many bytes.
     pub max_size: Option<u64>,
+    /// Only tasks that fulfil all of these. With nothing else given, all of them.
+    pub filters: Vec<Filter>,
     /// Only kept workspaces, not the records.
     pub workspaces_only: bool,
     /// Only report what would be removed.
@@ -47,7 +50,7 @@ impl Store {
         let now = SystemTime::now();
         let mut ended: Vec<_> = rows
             .into_iter()
-            .filter(|row| row.status != Status::Running)
+            .filter(|row| row.status != Status::Running && options.filters.iter().all(|each| each.matches(row)))
             .map(|row| {
                 let began = humantime::parse_rfc3339(&row.created).ok();
                 // A clock that was set back makes nothing old.
@@ -63,13 +66,15 @@ impl Store {
             .collect();
         ended.reverse(); // newest first
         let (mut kept_bytes, mut is_too_much) = (0, false);
+        let takes_all = (options.older_than, options.keep, options.max_size) == (None, None, None);
+        let takes_all = takes_all && !options.filters.is_empty();
         let mut gone = Vec::new();
         for (index, (id, age, bytes)) in ended.into_iter().enumerate() {
             let is_old = options.older_than.is_some_and(|limit| age > limit);
             let is_beyond = options.keep.is_some_and(|keep| index >= keep);
             // Tasks older than one that does not fit go too, however small.
             is_too_much |= options.max_size.is_some_and(|most| kept_bytes + bytes > most);
-            if is_old || is_beyond || is_too_much {
+            if is_old || is_beyond || is_too_much || takes_all {
                 gone.push(Pruned { kind: "task", id, bytes });
             } else {
                 kept_bytes += bytes;
@@ -87,7 +92,8 @@ impl Store {
             });
         }
         let has_repositories = self.bases().exists() || self.mirrors().exists();
-        if let (Some(older_than), false, true) = (options.older_than, options.workspaces_only, has_repositories) {
+        let tasks_only = options.workspaces_only || !options.filters.is_empty();
+        if let (Some(older_than), false, true) = (options.older_than, tasks_only, has_repositories) {
             let leaving: BTreeSet<_> = gone.iter().map(|task| task.id.clone()).collect();
             let needed = self.bases_of_tasks(&leaving)?;
             let unused = remove_unused(self, &needed, older_than, options.dry_run, &mut failed)?;
@@ -111,12 +117,14 @@ impl Store {
             return Err(Error::new(Kind::State, format!("the task `{id}` is running"))
                 .hint(format!("end it first: brig task stop {id}")));
         }
+        let name = self.record(id).ok().and_then(|record| record.name);
         // Renamed in one step: a crash leaves no half of a task in sight.
         let hidden = self.hidden(id);
         // A list of tasks finishes killed removals, and may do so for this one.
         std::fs::rename(self.task(id), &hidden)
             .and_then(|()| files::remove_directory(&hidden))
             .map_err(|cause| files::failed(cause, format!("remove the task `{id}`")))?;
+        name.map_or(Ok(()), |name| self.release_name(&name, id))?;
         // Its remains, which could not be reaped while its record was there.
         reap_one(self, id).map(|_| ())
     }

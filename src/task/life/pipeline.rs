@@ -3,7 +3,7 @@
 //! | phase | makes | undone by | event |
 //! |---|---|---|---|
 //! | check (`request`) | nothing | | |
-//! | begin | the task's lock; where a phase takes long, its directory | drop, or the next command | `state`: preparing |
+//! | begin | the task's lock and its name; where a phase takes long, its directory | drop, or the next command | `state`: preparing |
 //! | `queue` | a ticket | drop of the turn | |
 //! | `prepare` | a checkout, the note of a kept disk | discard of the disk | `progress` |
 //! | `run` | the sandbox; with it the directory, if it is new | the supervision of the sandbox | `state`, `usage`, `egress`, `limit` |
@@ -18,6 +18,7 @@
 mod after;
 mod collect;
 mod prepare;
+mod replacement;
 mod request;
 mod sandbox;
 
@@ -37,7 +38,6 @@ use crate::task::records::record::Record;
 use crate::task::secrets::TaskSecrets;
 use crate::task::store::{Alive, Store, json, new_id};
 use request::Request;
-use serde_json::json;
 use std::cell::RefCell;
 use std::time::Instant;
 
@@ -52,9 +52,11 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     request.begin_disk_early();
     request.make_room()?;
     request.open_image(watcher)?;
+    replacement::replace_holder(store, &request.definition.naming)?;
     let id = new_id()?;
     let alive = store.begin(&id)?;
-    let record = request.record(&id, &held);
+    let mut record = request.record(&id, &held);
+    record.name = replacement::claim(store, &request.definition.naming, &id)?;
     let mut attempt = Attempt::new(&request, &record, &mut held, progress);
     // Without a receipt the next command reaps the task.
     if request.definition.waits_before_its_sandbox()
@@ -179,7 +181,7 @@ impl<'run> Attempt<'run> {
         self.record.write(&directory).doing(|| format!("begin the task `{id}`"))?;
         self.control = RefCell::new(Some(Control::open(&directory)?));
         watcher.began(id);
-        Writer::create(&directory, id)?.put("state", json!({ "state": "preparing" }))?;
+        Writer::create(&directory, id)?.put("state", self.record.first_state())?;
         forward::start(store, id, &self.request.definition.events, &self.request.pinned)?;
         self.held.listen(&directory);
         reap(store).map(|_| ())

@@ -4,6 +4,7 @@ use super::record::{Record, SCHEMA};
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::{Cleanup, Degraded, Ledger, LimitHit, Limits, Outcome, Refused, Report, Usage};
 use crate::task::definition::ProfileUsed;
+use crate::task::definition::naming::Labels;
 use crate::task::git::Push;
 use crate::task::output::artifact::Artifacts;
 use crate::task::output::handback::ChangeSet;
@@ -21,6 +22,12 @@ pub struct Receipt {
     pub schema: u32,
     /// The task's id.
     pub id: String,
+    /// Its name; missing without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its labels; missing without one.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
     /// The version of brig that wrote it.
     pub brig: String,
     /// When the task began, RFC 3339.
@@ -223,6 +230,8 @@ impl Receipt {
         Receipt {
             schema: SCHEMA,
             id: record.id.clone(),
+            name: record.name.clone(),
+            labels: record.labels.clone(),
             brig: env!("CARGO_PKG_VERSION").to_owned(),
             created: record.created.clone(),
             ended: now(),

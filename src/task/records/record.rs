@@ -5,6 +5,7 @@ use crate::error::{Error, Kind, Result};
 use crate::sandbox::{ExitCodes, Guarantee, Limits};
 use crate::task::definition::image::{ImageUsed, Opened};
 use crate::task::definition::layout::Layout;
+use crate::task::definition::naming::Labels;
 use crate::task::definition::{Definition, ProfileUsed, WorkspaceSource};
 use crate::task::output::artifact::ArtifactOptions;
 use crate::task::output::folder_snapshot::FolderIdentity;
@@ -27,6 +28,12 @@ pub struct Record {
     pub schema: u32,
     /// The task's id.
     pub id: String,
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its labels.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
     /// When it began, RFC 3339.
     pub created: String,
     /// The command; invalid UTF-8 is replaced.
@@ -119,6 +126,13 @@ impl Record {
         Record {
             schema: RECORD,
             id: id.to_owned(),
+            name: definition.naming.name.clone(),
+            labels: definition
+                .naming
+                .labels
+                .iter()
+                .map(|(key, value)| (key.clone(), held.redactor().text(value)))
+                .collect(),
             created: now(),
             command: image.map_or(&definition.sandbox.command, |image| &image.command).iter().map(text).collect(),
             environment_names: definition.sandbox.environment.iter().map(|(name, _)| text(name)).collect(),
@@ -146,6 +160,18 @@ impl Record {
             profile: definition.profile.clone(),
             continued_from: definition.continued.as_ref().map(|continued| continued.from.clone()),
         }
+    }
+
+    /// The data of the first event: the state with name and labels.
+    pub(crate) fn first_state(&self) -> Value {
+        let mut data = json!({ "state": "preparing" });
+        if let Some(name) = &self.name {
+            data["name"] = json!(name);
+        }
+        if !self.labels.is_empty() {
+            data["labels"] = json!(self.labels);
+        }
+        data
     }
 
     pub(crate) fn write(&self, directory: &Path) -> Result<()> {

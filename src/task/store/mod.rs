@@ -3,6 +3,7 @@
 //! ```text
 //! <store>/tasks/<id>/   record.json  events.ndjson  output.log  control.sock  receipt.json  changes/  (kept.json workspace.img)
 //! <store>/live/<id>     locked by the supervisor; free but still there means that the supervisor died
+//! <store>/names/       a file for each name, with the id of the task that took it last
 //! <store>/queue/        a locked ticket for each task that has or waits for its turn
 //! <store>/index         a row for each task that has ended, made again when it is missing
 //! <store>/templates/    formatted empty disk images, and what the default root begins with
@@ -11,6 +12,7 @@
 //! ```
 
 pub(super) mod json;
+pub(super) mod names;
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Attempt, Lock};
@@ -185,13 +187,19 @@ impl Store {
         self.tasks().join(format!("{REMOVED}{id}"))
     }
 
-    /// The task whose id is or begins with `word`; `@` is the newest one.
+    /// The task whose id is `word`, which has the name `word`, or whose id begins with `word`, in this order; `@` is the
+    /// newest one.
     pub fn find(&self, word: &str) -> Result<String> {
         if word == NEWEST {
             let newest = self.ids()?.pop();
             return newest.ok_or_else(|| {
                 Error::new(Kind::NotFound, "no task yet").hint("run one: `brig task run --dir . -- COMMAND`")
             });
+        }
+        if !(is_id(word) && self.task(word).exists())
+            && let Some(id) = self.named(word)
+        {
+            return Ok(id);
         }
         let mut matching = self.ids()?.into_iter().filter(|id| id.starts_with(word) && !word.is_empty());
         match (matching.next(), matching.next()) {
@@ -230,6 +238,20 @@ pub enum Status {
     Ended,
     /// Its supervisor died without a receipt.
     Lost,
+}
+
+impl Status {
+    /// Every status.
+    pub const ALL: [Status; 3] = [Status::Running, Status::Ended, Status::Lost];
+
+    /// Its name in lists.
+    pub fn word(self) -> &'static str {
+        match self {
+            Status::Running => "running",
+            Status::Ended => "ended",
+            Status::Lost => "lost",
+        }
+    }
 }
 
 impl Store {

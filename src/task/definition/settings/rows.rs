@@ -91,6 +91,12 @@ pub(super) static ROWS: &[Setting] = &[
         .help("How the command is asked to end [default: the image's StopSignal, else SIGTERM]"),
     row("--profile", "FILE|NAME", "", PATH, Folder, of_command_line)
         .help("Read limits and settings from a TOML file, or from NAME.toml in ~/.config/brig; flags go before it"),
+    row("--name", "NAME", "name", Text, Free, |it, v| it.naming.set_name(v.text()?))
+        .help("A name for `brig task` verbs, which one running task of the store has at a time; it leads to the task after its end too"),
+    row("--replace", "", "", Switch(true), Free, |it, v| v.switch(&mut it.naming.replaces))
+        .help("End and remove the task that has the name, before this one begins"),
+    row("--label", "KEY=VALUE", "labels", VariableText, Free, add_label)
+        .help("A label for `brig task ls --filter` and `prune --label` (repeat)"),
     row("--network", "MODE", "network.mode", Text, Key("allow_network_open"), |it, v| v.put(&mut it.sandbox.network.mode, str::parse))
         .group(NETWORK)
         .help("none, egress (what --allow names), veth or pasta (every public address), or host (no protection at all) [default: none]"),
@@ -293,6 +299,13 @@ fn set_image(it: &mut Definition, v: &Given<'_>) -> Result<()> {
     }
     it.image = Some(ImageWish { reference: v.text()?.to_owned(), ..ImageWish::default() });
     Ok(())
+}
+
+fn add_label(it: &mut Definition, v: &Given<'_>) -> Result<()> {
+    match v.name {
+        Some(key) => it.naming.add(key, v.text()?),
+        None => it.naming.add_pair(v.text()?),
+    }
 }
 
 fn add_variable(it: &mut Definition, v: &Given<'_>) -> Result<()> {

@@ -52,6 +52,7 @@ impl<'run> Request<'run> {
             None => (Cow::Borrowed(definition), None, Pinned::default()),
         };
         keep::check(&definition)?;
+        definition.naming.check()?;
         let image = image::open(store, &definition)?;
         let mut layout = Layout::of(&definition, image.as_ref(), store)?;
         // A worktree that names another repository since its check shows none.
