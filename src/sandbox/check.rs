@@ -1,7 +1,8 @@
 //! The check of a sandbox's options as a whole.
 
+use super::mount::MountMode;
 use super::options::{Backend, Options, Workspace};
-use super::{backend, profile};
+use super::{backend, host_mounts, profile};
 use crate::container;
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::host::subordinate_range;
@@ -35,6 +36,7 @@ impl Options {
             image.check()?;
         }
         self.check_root_inside()?;
+        host_mounts::check(self)?;
         self.network.check()?;
         self.backend.isolates().check(self)?;
         let _ = backend::given_up(self)?;
@@ -58,6 +60,12 @@ impl Options {
         if self.image.is_none() && self.rootfs.is_none() {
             return Err(Error::new(Kind::Usage, "root inside cannot change the host's own system folders")
                 .hint("give it a root file system: --image debian:12, or --rootfs DIR"));
+        }
+        if let Some(mount) = self.mounts.iter().find(|mount| mount.mode == MountMode::Writable) {
+            let words = "root inside could give files of the host to other users, and set-user-ID bits";
+            return Err(Error::new(Kind::Usage, words)
+                .doing(format!("mount `{mount}`"))
+                .hint("use `ro` or `cow`, or leave --root-inside out"));
         }
         if self.backend != Backend::Native {
             return Err(Error::new(Kind::Backend, format!("the backend `{}` cannot give root inside", self.backend))

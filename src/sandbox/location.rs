@@ -13,6 +13,8 @@ use std::path::{Component, Path, PathBuf};
 
 /// The path of a workspace without a path on the host, and the link to any other.
 pub(crate) const WORKSPACE: &str = "/workspace";
+/// Where the command finds its secrets.
+pub(crate) const SECRETS: &str = "/run/secrets";
 /// Folders of every sandbox, with all below.
 const RESERVED: [&str; 16] = [
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys", "/tmp",

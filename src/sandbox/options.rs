@@ -3,6 +3,7 @@
 use super::image::ImageRoot;
 use super::limits::Limits;
 use super::location::WORKSPACE;
+use super::mount::Mount;
 use super::network::Network;
 use super::outcome::ExitCodes;
 use crate::egress::Broker;
@@ -43,6 +44,8 @@ pub struct Options {
     pub directory: Option<PathBuf>,
     /// Host paths shown read-only, with their place inside.
     pub shown: Vec<(PathBuf, PathBuf)>,
+    /// Files and folders of the host that the caller asked for.
+    pub mounts: Vec<Mount>,
     /// Host folders that the command may write itself, with their place inside: a courier's mirror, never an agent's.
     pub(crate) lent: Vec<(PathBuf, PathBuf)>,
     /// Paths of the host that are held open from their check on.
@@ -83,6 +86,7 @@ impl Options {
             at: WORKSPACE.into(),
             directory: None,
             shown: Vec::new(),
+            mounts: Vec::new(),
             lent: Vec::new(),
             pinned: Pinned::default(),
             secrets: Vec::new(),

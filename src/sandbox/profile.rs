@@ -1,27 +1,29 @@
 //! From options to a container's spec. Pure, given what the host has.
 
 use super::devices::Device;
+use super::host_mounts::{self, SourceFacts};
 use super::image::ImageRoot;
 use super::limits::{LimitName, Limits};
-use super::location;
+use super::location::{self, SECRETS};
+use super::mount::MountMode;
 use super::options::{Backend, Options, Workspace};
 use super::shown_limits;
 use super::system::System;
 use super::{HOME, USER, trust};
 use crate::container;
+use crate::host::is_off;
 use crate::spec::landlock::{Access, Landlock, Rule};
 use crate::spec::process::{Command, fixed};
 use crate::spec::resources::{Rates, Resources, block_io};
 use crate::spec::root::{Attributes, Backing, FileSystem, Owner, Root, Scratch, Shown, Source, Step, Version};
 use crate::spec::{Confinement, Container};
+
 use rustix::process::Resource;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 const HOSTNAME: &str = "sandbox";
 pub(super) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Where the command finds its secrets.
-pub(crate) const SECRETS: &str = "/run/secrets";
 /// The directory of the scratch file system for what an overlay of the workspace changes: `upper` in it.
 pub(crate) const CHANGES: &str = "workspace";
 /// The directory of the scratch file system that is a workspace by itself, where there was no folder to begin with.
@@ -54,6 +56,8 @@ pub(crate) struct Facts<'host> {
     pub workspace_owner: (u32, u32),
     /// Owners of the host paths that are shown, in their order.
     pub shown_owners: Vec<(u32, u32)>,
+    /// The sources of the mounts, in their order.
+    pub mounts: Vec<SourceFacts>,
     /// The same of those that may be written.
     pub lent_owners: Vec<(u32, u32)>,
     /// The disks that the io limits are for.
@@ -89,7 +93,11 @@ pub(crate) fn container_spec(options: &Options, facts: &Facts<'_>) -> Container 
         landlock: landlock(options),
         resources: Some(resources(options, &facts.disks)),
         may_degrade: options.may_degrade.clone(),
-        confinement: if options.root_inside { Confinement::Root } else { Confinement::Agent },
+        confinement: match options.mounts.iter().any(|mount| mount.mode == MountMode::Writable) {
+            _ if options.root_inside => Confinement::Root,
+            true if !is_off("set-id-bits") => Confinement::Sharing,
+            _ => Confinement::Agent,
+        },
     }
 }
 
@@ -102,7 +110,8 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
     };
     let at = &options.at;
     // A broker's certificates are of one sandbox, and so are the places of what a caller shows. Another runtime mounts parents by itself.
-    let is_usual = options.broker.is_none() && options.shown.is_empty() && options.lent.is_empty();
+    let is_usual =
+        options.broker.is_none() && options.shown.is_empty() && options.lent.is_empty() && options.mounts.is_empty();
     let is_kept =
         options.image.is_none() && options.rootfs.is_none() && is_usual && matches!(options.backend, Backend::Native);
     let mut steps = if is_kept { location::before(at) } else { Vec::new() };
@@ -149,6 +158,7 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         attributes: Attributes::READ_ONLY,
         shown: Shown::Users { uid, gid },
     }));
+    steps.extend(host_mounts::steps(options, &facts.mounts));
     steps.extend(options.lent.iter().zip(&facts.lent_owners).map(|((from, at), &(uid, gid))| Step::Bind {
         source: Source::Host(from.clone()),
         at: at.clone(),
@@ -330,6 +340,7 @@ fn landlock(options: &Options) -> Landlock {
         rule("/dev", Access::Device),
     ];
     rules.extend(options.lent.iter().map(|(_, at)| Rule { path: at.clone(), access: Access::Write }));
+    rules.extend(host_mounts::landlock(options));
     if options.rootfs.is_some() {
         // A root of the user's own is a copy-on-write tree; what it may change there is for its file modes to say.
         rules.extend(

@@ -3,7 +3,9 @@
 use super::backend;
 use super::control::Control;
 use super::devices;
+use super::host_mounts::SourceFacts;
 use super::limits::LimitName;
+use super::mount::Mount;
 use super::network::NetworkMode;
 use super::options::Backend;
 use super::options::{Options, Workspace};
@@ -24,7 +26,7 @@ use crate::process::{Stdio, Terminal};
 use crate::spec::Container;
 use crate::spec::process::EVENTS;
 use crate::spec::root::{FileSystem, Root, Source, Step};
-use rustix::fs::Stat;
+use rustix::fs::{FileType, Stat};
 use rustix::process::Signal;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -261,6 +263,7 @@ fn plan(options: &Options, stage: &Path, check: fn(&mut Container) -> Result<Che
             Workspace::Empty => (super::USER, super::USER),
         },
         shown_owners: options.shown.iter().map(|(path, _)| owner(&options.pinned.path(path))).collect::<Result<_>>()?,
+        mounts: options.mounts.iter().map(|mount| source_facts(mount, &options.pinned)).collect::<Result<_>>()?,
         lent_owners: options.lent.iter().map(|(path, _)| owner(&options.pinned.path(path))).collect::<Result<_>>()?,
         has_bundle: trust::shown_bundle(options).is_some_and(|path| path.exists()),
         disks: if profile::rates(options).any() { devices::disks(read_from(options, &system))? } else { Vec::new() },
@@ -302,7 +305,15 @@ fn read_from<'all>(options: &'all Options, system: &'all system::System) -> impl
         Workspace::Empty => None,
     };
     let shown = options.shown.iter().chain(&options.lent).map(|(path, _)| path);
-    system.chain(&options.rootfs).chain(layers).chain(workspace).chain(shown).map(PathBuf::as_path)
+    let mounts = options.mounts.iter().map(|mount| &mount.source);
+    system.chain(&options.rootfs).chain(layers).chain(workspace).chain(shown).chain(mounts).map(PathBuf::as_path)
+}
+
+fn source_facts(mount: &Mount, pinned: &Pinned) -> Result<SourceFacts> {
+    let step = || format!("open `{}`", mount.source.display());
+    let status = rustix::fs::stat(pinned.path(&mount.source)).failing(Kind::NotFound, step)?;
+    let is_folder = FileType::from_raw_mode(status.st_mode) == FileType::Directory;
+    Ok(SourceFacts { owner: (status.st_uid, status.st_gid), is_folder })
 }
 
 fn owner(path: &Path) -> Result<(u32, u32)> {
@@ -352,6 +363,7 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
         ("masked".to_owned(), paths(&spec.file_system.masked)),
         ("read-only".to_owned(), paths(&spec.file_system.read_only)),
     ];
+    rows.extend(options.mounts.iter().map(|mount| ("mount".to_owned(), mount.words())));
     let disk = spec.file_system.scratch;
     rows.extend(options.limits.rows().into_iter().map(|(name, value)| {
         let value = match name {

@@ -10,7 +10,7 @@
 use super::profile::CHANGES;
 use crate::error::{Error, Kind, Result};
 use crate::host::{MountEntry, can_be_mapped, is_off};
-use crate::spec::root::{Attributes, Owner, SUBMOUNTS, Shown, Source, Step};
+use crate::spec::root::{Attributes, MOUNTS, Owner, SUBMOUNTS, Shown, Source, Step};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, open, openat2, statx};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -39,6 +39,8 @@ pub(super) struct Submounts {
     held: Vec<OwnedFd>,
     /// Whether a file system, by device number, can be shown to a sandbox of the machine's root.
     mappable: BTreeMap<(u32, u32), bool>,
+    /// Overlays of mounts below the caller's folders.
+    overlays: usize,
 }
 
 /// Adds steps for the mounts below the host's folders in the steps.
@@ -58,8 +60,11 @@ pub(super) fn add(steps: &mut Vec<Step>, mounts: &[MountEntry], is_privileged: b
             {
                 Some(Folder { path: path.clone(), at: at.clone(), shown: *shown, is_workspace: false })
             }
-            Step::Overlay { lower, at, changes, shown, .. } if *changes == CHANGES => {
+            Step::Overlay { lower, at, changes, shown, .. } if *changes == CHANGES || MOUNTS.contains(changes) => {
                 Some(Folder { path: lower.clone(), at: at.clone(), shown: *shown, is_workspace: true })
+            }
+            Step::Bind { source: Source::Host(path), at, shown: shown @ Shown::Users { .. }, .. } => {
+                Some(Folder { path: path.clone(), at: at.clone(), shown: *shown, is_workspace: true })
             }
             _ => None,
         };
@@ -85,6 +90,7 @@ struct Folder {
     path: PathBuf,
     at: PathBuf,
     shown: Shown,
+    /// Whether it is the workspace or a mount of the caller's: the host's sockets in it must be out of reach.
     is_workspace: bool,
 }
 
@@ -101,7 +107,7 @@ impl Submounts {
         let below: Vec<_> = mounts.iter().filter(|mount| is_below(&mount.point, &real)).collect();
         if let (Some(first), true, false) = (below.first(), folder.is_workspace, is_privileged) {
             return Err(Error::new(Kind::Workspace, format!("`{}` is another file system, and without root a folder with mounts below it cannot be shown copy-on-write", first.point.display()))
-                .doing(format!("use the workspace `{}`", real.display()))
+                .doing(format!("use the folder `{}`", real.display()))
                 .hint("name a folder without mounts below it, unmount it, or run brig as root"));
         }
         let mut count = 0;
@@ -113,7 +119,7 @@ impl Submounts {
             match (is_privileged, is_shown, open) {
                 // Another mount covers it.
                 (_, true, Ok(open)) if mount_number(open.as_fd()) != Some(mount.id) => {}
-                (true, true, Ok(_)) if count == if folder.is_workspace { SUBMOUNTS.len() } else { MOST } => {
+                (true, true, Ok(_)) if (folder.is_workspace && self.overlays == SUBMOUNTS.len()) || count == MOST => {
                     self.note(folder, format!("`{name}` is another file system and is not shown: there are too many"));
                 }
                 (true, true, Ok(open)) if self.is_mappable(open.as_fd()) => {
@@ -127,7 +133,9 @@ impl Submounts {
                     }
                     let source = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
                     self.held.push(open);
-                    let overlay = SUBMOUNTS.get(count).filter(|_| folder.is_workspace && !is_off("submount-overlay"));
+                    let overlay =
+                        SUBMOUNTS.get(self.overlays).filter(|_| folder.is_workspace && !is_off("submount-overlay"));
+                    self.overlays += usize::from(folder.is_workspace);
                     count += 1;
                     steps.push(match overlay {
                         Some(changes) => Step::Overlay {

@@ -49,6 +49,9 @@ pub(crate) enum Confinement {
     /// User 0 of the sandbox's user namespace, with Docker's capabilities in it. Set-uid programs work. The filter allows
     /// chroot(2) besides, and Landlock writing in the whole root.
     Root,
+    /// The same, with host folders that it writes. It may not set the set-user-ID and set-group-ID bits: other users of
+    /// the host could run such a file with its owner's rights.
+    Sharing,
     /// A cell: its user 0 has all power of a user namespace and no filter, because the command is another OCI runtime.
     /// That runtime makes the sandbox. The namespaces, ids, root and limits around it are those of every sandbox.
     Cell {

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 pub(crate) enum Owner {
     /// User 0 of the container (the only mapped id, if there is one).
     Administrator,
+    /// The command's user.
+    User,
 }
 
 /// A numeric owner, as seen by the process that builds the root. The machine's root builds with ids of the initial user
@@ -98,6 +100,12 @@ impl std::fmt::Debug for Hidden {
 /// Further mounts are hidden.
 pub(crate) const SUBMOUNTS: [&str; 8] =
     ["mount-0", "mount-1", "mount-2", "mount-3", "mount-4", "mount-5", "mount-6", "mount-7"];
+
+/// The folders of the scratch file system for the mounts of host folders, each with `upper` and `work`.
+pub(crate) const MOUNTS: [&str; 16] = [
+    "host-0", "host-1", "host-2", "host-3", "host-4", "host-5", "host-6", "host-7", "host-8", "host-9", "host-10",
+    "host-11", "host-12", "host-13", "host-14", "host-15",
+];
 
 /// The limit of terminals in a sandbox: more than agents use, and a small part of the machine's 4096 (kernel.pty.max).
 pub(crate) const MOST_TERMINALS: u32 = 128;

@@ -448,3 +448,41 @@ fn the_callers_known_hosts_are_in_a_folder_of_the_list_and_no_link_leads_out() {
     let run = run(&allowed);
     assert!(run.status == Some(125) && !run.stderr.contains("file about a remote"), "{run:#?}");
 }
+
+#[test]
+fn mounts_are_below_the_operators_folders_and_write_only_where_the_operator_allows_it() {
+    let Some((lab, rules)) = folders() else { return };
+    lab.file("allowed/data/file", "of the operator\n");
+    lab.file("allowed/shared/file", "shared\n");
+    lab.file("private/secret", "root's\n");
+    let at = |name: &str| lab.path().join(name).display().to_string();
+    std::os::unix::fs::symlink(at("private"), at("allowed/link")).unwrap();
+    std::os::unix::fs::symlink(at("allowed/data"), at("allowed/shared/out")).unwrap();
+    let mount = |rules: &str, name: &str, rest: &str| {
+        task(&lab, rules, false).args(["--mount", &format!("{}:{rest}", at(name))]).sh("cat /x/*; echo agent > /x/new")
+    };
+    let run = mount(&rules, "allowed/data", "/x");
+    assert!(run.stderr.contains("of the operator") && run.stderr.contains("Read-only"), "{run:#?}");
+    for name in ["private", "allowed/link", "allowed/../private"] {
+        mount(&rules, name, "/x").refused(125, &["hosted mode", "source of a mount"]);
+    }
+    mount(&rules, "allowed/shared", "/x:rw").refused(125, &["hosted mode", "would write"]);
+    let writable = format!("{rules}writable_folders = [\"{}\"]\n", at("allowed/shared"));
+    for name in ["allowed/data", "allowed/shared/out", "allowed"] {
+        mount(&writable, name, "/x:rw").refused(125, &["hosted mode", "would write"]);
+    }
+    assert!(!lab.path().join("allowed/data/new").exists());
+    mount(&writable, "allowed/shared", "/x:rw").ended_as("succeeded", 0);
+    assert_eq!(std::fs::read_to_string(at("allowed/shared/new")).unwrap(), "agent\n");
+    // The weakened build writes where the operator has not allowed it.
+    let weak = |protection| {
+        let etc = etc(&lab, &rules);
+        let words =
+            ["unshare", "-m", "--propagation", "private", "sh", "-c", "mount --bind \"$0\" /etc && exec \"$@\""];
+        let words = words.iter().map(|word| word.to_string()).chain([etc.display().to_string()]);
+        let mount = format!("{}:/x:rw", at("allowed/data"));
+        lab.task().weakened(protection).by(words).args(["--mount", &mount]).sh("echo agent > /x/new")
+    };
+    weak("writable-folders").ended_as("succeeded", 0);
+    assert!(lab.path().join("allowed/data/new").exists());
+}

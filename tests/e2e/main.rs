@@ -21,6 +21,7 @@ mod library;
 mod limits;
 mod live;
 mod manage;
+mod mounts;
 mod names;
 mod own_sandboxes;
 mod records;

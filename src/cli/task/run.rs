@@ -23,6 +23,7 @@ const MOST_TOLD: usize = 5;
 Examples:
   brig task run --dir . -- make test              your folder, never written
   brig task run --dir . --at /src -w tests -- ./run   the folder at /src; the command starts in /src/tests
+  brig task run --dir . --ro ~/.rustup --mount ~/fixtures:/fixtures:cow -- cargo test
   brig task run --repo ~/src/app --ref v2 -- ./agent.sh
   brig task run --repo https://github.com/me/app --git-credential env:GH_TOKEN --push-branch agent/fix -- ./agent.sh
   brig task run --repo ~/src/app --push-branch agent/fix -- ./agent.sh

@@ -97,22 +97,20 @@ impl Entry {
         let (uid, gid) = self.user;
         let groups = self.groups.clone();
         let open = |identity| (identity, None, Cow::Owned(seccomp::Program::empty()));
+        let confined = |filter| {
+            let identity = Identity { groups: groups.clone(), ..Identity::powerless(uid, gid) };
+            (identity, Some(self.landlock.clone()), Cow::Borrowed(filter))
+        };
         Ok(match self.confinement {
-            Confinement::Agent => (
-                Identity { groups, ..Identity::powerless(uid, gid) },
-                Some(self.landlock.clone()),
-                Cow::Borrowed(seccomp::profile::agent()?),
-            ),
+            Confinement::Agent => confined(seccomp::profile::agent()?),
+            Confinement::Sharing => confined(seccomp::profile::sharing()?),
             Confinement::Root => {
                 let limit = dockers_capabilities();
                 let own = if uid == 0 { limit } else { 0 };
                 let capabilities =
                     Capabilities { bounding: limit, effective: own, permitted: own, ..Capabilities::default() };
-                (
-                    Identity { uid, gid, groups, capabilities, ..Identity::default() },
-                    Some(self.landlock.clone()),
-                    Cow::Borrowed(seccomp::profile::root_inside()?),
-                )
+                let identity = Identity { uid, gid, groups, capabilities, ..Identity::default() };
+                (identity, Some(self.landlock.clone()), Cow::Borrowed(seccomp::profile::root_inside()?))
             }
             // All capabilities in the cell's user namespace, which has power only over the cell.
             Confinement::Cell { .. } => open(Identity { capabilities: EVERY, ..Identity::powerless(0, 0) }),

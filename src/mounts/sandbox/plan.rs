@@ -46,6 +46,7 @@ impl Plan {
     pub(super) fn ids(&self, owner: Owner) -> Ids {
         match owner {
             Owner::Administrator => self.administrator,
+            Owner::User => self.user,
         }
     }
 

@@ -218,7 +218,7 @@ impl Bundle {
                     let at = bundle.bind(at, Attributes::KERNEL.read_only());
                     of_cell.push(Step::Secrets { at, files });
                 }
-                Step::Tmpfs { at, bytes, inodes, mode, owner: Owner::Administrator, attributes } => {
+                Step::Tmpfs { at, bytes, inodes, mode, owner: _, attributes } => {
                     let own = [format!("size={bytes}"), format!("nr_inodes={inodes}"), format!("mode={mode:o}")];
                     bundle.make(at, "tmpfs", attributes, &own);
                 }

@@ -122,7 +122,7 @@ fn refuse(options: &Options) -> Result<()> {
             "leave --at and --workdir out, or use the backend native",
         );
     }
-    if !options.shown.is_empty() || !options.lent.is_empty() {
+    if !options.shown.is_empty() || !options.lent.is_empty() || !options.mounts.is_empty() {
         return wrong("place for the host's folders", "use the backend native");
     }
     Ok(())

@@ -19,7 +19,7 @@ use crate::error::{Error, Kind, Result};
 use crate::spec::seccomp::{Action, Arch, Condition, Operator, Rule, Seccomp};
 use cases::Case;
 use std::sync::OnceLock;
-use table::{GROUPS, REPORTED};
+use table::{GROUPS, MAKES_FILE, MODES, REPORTED, SET_ID};
 
 /// Calls with one verdict and one reason.
 pub(super) struct Group {
@@ -52,7 +52,7 @@ enum Verdict {
 /// The agent's filter for this machine.
 pub(crate) fn agent() -> Result<&'static Program> {
     static PROGRAM: OnceLock<Result<Program>> = OnceLock::new();
-    PROGRAM.get_or_init(build).as_ref().map_err(Clone::clone)
+    PROGRAM.get_or_init(|| build(&reporting_spec())).as_ref().map_err(Clone::clone)
 }
 
 /// The filter of a command that is root inside: the agent's, and the calls of [`OF_ROOT`].
@@ -64,25 +64,29 @@ pub(crate) fn root_inside() -> Result<&'static Program> {
         spec.syscalls.push(Rule { names, action: Action::Allow, errno_ret: None, args: Vec::new() });
         spec
     };
-    PROGRAM.get_or_init(|| compile(&spec())).as_ref().map_err(Clone::clone)
+    PROGRAM.get_or_init(|| build(&spec())).as_ref().map_err(Clone::clone)
 }
 
 /// The calls of user 0 that no other user can make. A restricted process cannot change mounts, so a changed root leads
 /// nowhere else.
 const OF_ROOT: [&str; 1] = ["chroot"];
 
-fn build() -> Result<Program> {
-    compile(&reporting_spec())
+/// The filter of an agent that writes host folders: it sets no set-user-ID and set-group-ID bit.
+pub(crate) fn sharing() -> Result<&'static Program> {
+    static PROGRAM: OnceLock<Result<Program>> = OnceLock::new();
+    PROGRAM.get_or_init(|| build(&without_set_id(reporting_spec()))).as_ref().map_err(Clone::clone)
+}
+
+fn build(spec: &Seccomp) -> Result<Program> {
+    match NATIVE {
+        Some(native) if MACHINES.contains(&native) => reporting(spec, native),
+        _ => Err(Error::new(Kind::Seccomp, "no agent profile for this machine")),
+    }
 }
 
 /// Compiles the program whose listener is the supervisor's.
-fn compile(spec: &Seccomp) -> Result<Program> {
-    match NATIVE {
-        Some(native) if MACHINES.contains(&native) => {
-            compile_for(spec, native).map(|program| Program { reports: true, ..program })
-        }
-        _ => Err(Error::new(Kind::Seccomp, "no agent profile for this machine")),
-    }
+fn reporting(spec: &Seccomp, native: Arch) -> Result<Program> {
+    compile_for(spec, native).map(|program| Program { reports: true, ..program })
 }
 
 /// The machines of the table: it has a row for each of their calls, and its conditions have their numbers.
@@ -136,6 +140,36 @@ pub(super) fn reporting_spec() -> Seccomp {
         }
     }
     spec
+}
+
+/// A profile whose calls give no file the set-user-ID or set-group-ID bit ([`MODES`](table::MODES)). The calls return
+/// EPERM; openat2, which has its mode in memory, returns ENOSYS, and callers use openat.
+fn without_set_id(mut spec: Seccomp) -> Seccomp {
+    let decided = |name: &String| name == "openat2" || MODES.iter().any(|(call, ..)| call == name);
+    spec.syscalls.iter_mut().for_each(|rule| rule.names.retain(|name| !decided(name)));
+    spec.syscalls.retain(|rule| !rule.names.is_empty());
+    let mut rule = |name: &str, errno_ret: Option<u32>, args: Vec<Condition>| {
+        let action = if errno_ret.is_some() { Action::Errno } else { Action::Allow };
+        spec.syscalls.push(Rule { names: vec![name.to_owned()], action, errno_ret, args });
+    };
+    rule("openat2", Some(libc::ENOSYS as u32), Vec::new());
+    let is_zero = |index, bits| Condition { index, value: bits, value_two: 0, op: Operator::MaskedEqual };
+    for (call, mode, bits, flags) in MODES {
+        rule(call, None, vec![is_zero(*mode, *bits)]);
+        // A call that makes no file ignores its mode.
+        if let Some(flags) = flags {
+            let mode_is_set = SET_ID_BITS.map(|set| vec![is_zero(*flags, MAKES_FILE), bits_of(*mode, set)]);
+            mode_is_set.into_iter().for_each(|args| rule(call, None, args));
+        }
+    }
+    spec
+}
+
+/// The values of the two bits together, of which one at least is set.
+const SET_ID_BITS: [u64; 3] = [0o2000, 0o4000, 0o6000];
+
+fn bits_of(index: u32, value: u64) -> Condition {
+    Condition { index, value: SET_ID, value_two: value, op: Operator::MaskedEqual }
 }
 
 /// Masks and values that together match every 32-bit number except `values`, as routes cover an address range. A profile

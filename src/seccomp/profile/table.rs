@@ -22,6 +22,25 @@ pub(super) const REPORTED: &[(&str, u32, u64)] =
 /// The bit of `S_IFMT` that devices have, but not FIFOs, sockets and files.
 const DEVICE: u64 = 0o020_000;
 
+/// `S_ISUID` and `S_ISGID` of linux/stat.h.
+pub(super) const SET_ID: u64 = 0o6000;
+/// `O_CREAT` and `__O_TMPFILE` of asm-generic/fcntl.h, the same on every machine of the table.
+pub(super) const MAKES_FILE: u64 = 0o20_000_100;
+
+/// The calls that give a file its mode. Each has the argument with the mode, the bits that must be zero in it, and the
+/// argument with the flags of open(2). mkdir(2) ignores both bits (vfs_mkdir).
+pub(super) const MODES: &[(&str, u32, u64, Option<u32>)] = &[
+    ("chmod", 1, SET_ID, None),
+    ("fchmod", 1, SET_ID, None),
+    ("fchmodat", 2, SET_ID, None),
+    ("fchmodat2", 2, SET_ID, None),
+    ("creat", 1, SET_ID, None),
+    ("open", 2, SET_ID, Some(1)),
+    ("openat", 3, SET_ID, Some(2)),
+    ("mknod", 1, SET_ID | DEVICE, None),
+    ("mknodat", 2, SET_ID | DEVICE, None),
+];
+
 /// linux/seccomp.h: the flag of a filter with a listener.
 const NEW_LISTENER: u64 = 8;
 

@@ -3,8 +3,9 @@
 use super::image;
 use super::layout::Layout;
 use super::plan::{check_git, checked_workspace, options};
-use super::{Definition, WorkspaceSource};
+use super::{Definition, WorkspaceSource, mounts};
 use crate::error::Result;
+use crate::files::Pinned;
 use crate::sandbox;
 use crate::task::store::Store;
 
@@ -16,9 +17,13 @@ pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, St
     let image = image::open(store, definition)?;
     check_git(definition)?;
     definition.naming.check()?;
+    let mut pinned = admitted.as_ref().map_or_else(Pinned::default, |admitted| admitted.pinned.clone());
+    mounts::hold(definition, store, &mut pinned)?;
     let layout = Layout::of(definition, image.as_ref(), store)?;
     let workspace = checked_workspace(definition)?;
-    let mut rows = sandbox::explain(&options(definition, &layout, image.as_ref(), workspace)?)?;
+    let mut options = options(definition, &layout, image.as_ref(), workspace)?;
+    options.pinned = pinned;
+    let mut rows = sandbox::explain(&options)?;
     rows.extend(
         layout.repository.iter().map(|path| ("repository".to_owned(), format!("{}, read-only", path.display()))),
     );

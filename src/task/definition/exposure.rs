@@ -26,8 +26,12 @@ fn is_home(real: &Path) -> bool {
 
 /// Refuses a folder of the system, a home, and a folder that holds the store, or is in it: every task's output is there.
 pub(crate) fn check(folder: &Path, store: &Store) -> Result<()> {
-    let step = || format!("use the workspace `{}`", folder.display());
-    let real = std::fs::canonicalize(folder).failing(Kind::Workspace, step)?;
+    check_path(folder, || format!("use the workspace `{}`", folder.display()), store)
+}
+
+/// The same for a file or a folder; the error is of `step`.
+pub(crate) fn check_path(path: &Path, step: impl Fn() -> String + Copy, store: &Store) -> Result<()> {
+    let real = std::fs::canonicalize(path).failing(Kind::Workspace, step)?;
     let refuse = |reason: &str| {
         Err(Error::new(Kind::Workspace, reason)
             .doing(step())

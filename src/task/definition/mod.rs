@@ -5,6 +5,7 @@ pub(super) mod exposure;
 pub(super) mod hosted;
 pub(super) mod image;
 pub(super) mod layout;
+pub(super) mod mounts;
 pub(super) mod naming;
 pub(super) mod network;
 pub(super) mod plan;

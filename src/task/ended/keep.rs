@@ -204,6 +204,7 @@ impl Store {
         definition.sandbox.directory = record.directory;
         definition.sandbox.rootfs = record.rootfs;
         definition.sandbox.root_inside = record.root_inside;
+        definition.sandbox.mounts = record.mounts;
         definition.sandbox.may_degrade = record.may_degrade;
         definition.sandbox.backend = record.backend.parse().doing(step)?;
         definition.sandbox.exit_codes = record.exit_codes;

@@ -2,7 +2,7 @@
 
 use super::record::{Record, SCHEMA};
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::{Cleanup, Degraded, Ledger, LimitHit, Limits, Outcome, Refused, Report, Usage};
+use crate::sandbox::{Cleanup, Degraded, Ledger, LimitHit, Limits, Mount, Outcome, Refused, Report, Usage};
 use crate::task::definition::ProfileUsed;
 use crate::task::definition::naming::Labels;
 use crate::task::git::Push;
@@ -77,6 +77,9 @@ pub struct Receipt {
     /// The path of the workspace inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_at: Option<std::path::PathBuf>,
+    /// The files and folders of the host that it showed besides the workspace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<Mount>,
     /// The commit at the end, for a repository.
     #[serde(default)]
     pub commit_out: Option<String>,
@@ -254,6 +257,7 @@ impl Receipt {
             couriers: course.couriers.map(|ledger| account(ledger, redactor)),
             commit_in: course.commit_in,
             workspace_at: record.at.clone(),
+            mounts: record.mounts.clone(),
             commit_out: course.commit_out,
             push: course.push,
             secrets: if held.is_empty() { record.secrets.clone() } else { held.told() },

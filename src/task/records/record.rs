@@ -2,7 +2,7 @@
 //! ended, a held lock running, neither lost.
 
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::{ExitCodes, Guarantee, Limits};
+use crate::sandbox::{ExitCodes, Guarantee, Limits, Mount};
 use crate::task::definition::image::{ImageUsed, Opened};
 use crate::task::definition::layout::Layout;
 use crate::task::definition::naming::Labels;
@@ -53,6 +53,9 @@ pub struct Record {
     pub directory: Option<PathBuf>,
     /// The root file system, if it is not the host's folders.
     pub rootfs: Option<std::path::PathBuf>,
+    /// The files and folders of the host that it shows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<Mount>,
     /// The image of the root, with its configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageUsed>,
@@ -141,6 +144,7 @@ impl Record {
             at: Some(layout.at.clone()),
             directory: definition.sandbox.directory.clone(),
             rootfs: definition.sandbox.rootfs.clone(),
+            mounts: definition.sandbox.mounts.clone(),
             image: image.map(|image| image.used.clone()),
             root_inside: definition.sandbox.root_inside || image.is_some_and(|image| image.asks_root),
             limits: definition.sandbox.limits.clone(),

@@ -60,6 +60,9 @@ pub(crate) struct Rules {
     /// Folders of the host below which workspaces, roots, repositories and folders for artifacts may be.
     #[serde(default)]
     folders: Vec<PathBuf>,
+    /// Folders of the host that tasks may write by `--mount …:rw`, with all below them. They must be in `folders` too.
+    #[serde(default)]
+    writable_folders: Vec<PathBuf>,
     /// Whether a task may reach every public address.
     #[serde(default)]
     allow_network_open: bool,
@@ -249,7 +252,8 @@ impl Rules {
             return Err(Error::new(Kind::Policy, format!("`backends.\"{name}\"` is no other backend"))
                 .hint("write it like \"oci:/usr/bin/runsc\" = \"full\""));
         }
-        if let Some(folder) = rules.folders.iter().chain([&rules.store]).find(|folder| !folder.is_absolute()) {
+        let folders = rules.folders.iter().chain(&rules.writable_folders);
+        if let Some(folder) = folders.chain([&rules.store]).find(|folder| !folder.is_absolute()) {
             return Err(Error::new(Kind::Policy, format!("the folder `{}` is no absolute path", folder.display()))
                 .hint("begin it with `/`"));
         }
@@ -313,6 +317,7 @@ impl Rules {
             return refuse(words, "leave `--submodules` out", "mode = \"open\"");
         }
         let pinned = self.pin(definition)?;
+        self.check_mounts(definition, &pinned)?;
         let mut admitted = definition.clone();
         self.ceilings.admit(&mut admitted).map_err(over)?;
         Ok((admitted, pinned))
@@ -350,6 +355,10 @@ impl Rules {
             0 => "; no folder of the host".to_owned(),
             _ => format!("; folders {}", folders.join(", ")),
         };
+        if !self.writable_folders.is_empty() {
+            let folders: Vec<_> = self.writable_folders.iter().map(|folder| folder.display().to_string()).collect();
+            words += &format!("; writable folders {}", folders.join(", "));
+        }
         if self.allow_network_open {
             words += "; network open";
         }

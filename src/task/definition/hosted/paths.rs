@@ -3,6 +3,8 @@
 use super::{Rules, refuse, rules};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::Pinned;
+use crate::host::is_off;
+use crate::sandbox::MountMode;
 use crate::task::definition::receiver::Receiver;
 use crate::task::definition::{Definition, WorkspaceSource};
 use crate::task::git::{Remote, Scheme, own_known_hosts};
@@ -40,9 +42,29 @@ impl Rules {
 
     /// The folder of the list that has this path, without links.
     pub(super) fn folder_of(&self, real: &Path) -> Option<PathBuf> {
-        let mut folders = self.folders.iter().filter_map(|folder| std::fs::canonicalize(folder).ok());
-        folders.find(|folder| real.starts_with(folder))
+        containing(&self.folders, real)
     }
+
+    /// Refuses a mount that writes to the host outside of the operator's `writable_folders`.
+    pub(super) fn check_mounts(&self, definition: &Definition, pinned: &Pinned) -> Result<()> {
+        let writable = definition.sandbox.mounts.iter().filter(|mount| mount.mode == MountMode::Writable);
+        for source in writable.map(|mount| &mount.source) {
+            let real = std::fs::canonicalize(pinned.path(source)).ok();
+            let is_allowed = real.is_some_and(|real| containing(&self.writable_folders, &real).is_some());
+            if !is_allowed && !is_off("writable-folders") {
+                let words = format!("the task would write to `{}` of the host", source.display());
+                let key = format!("writable_folders = [\"{}\"]", source.display());
+                return refuse(&words, "mount it as `ro` or `cow`", &key);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The folder of a list that has a path without links.
+fn containing(folders: &[PathBuf], real: &Path) -> Option<PathBuf> {
+    let mut folders = folders.iter().filter_map(|folder| std::fs::canonicalize(folder).ok());
+    folders.find(|folder| real.starts_with(folder))
 }
 
 /// The path without links as far as it is there, and what is not there yet.
@@ -106,6 +128,7 @@ fn host_paths(definition: &Definition) -> Result<Vec<(&'static str, PathBuf)>> {
         },
         WorkspaceSource::Empty => {}
     }
+    paths.extend(definition.sandbox.mounts.iter().map(|mount| ("source of a mount", mount.source.clone())));
     paths.extend(definition.sandbox.rootfs.iter().map(|path| ("root file system", path.clone())));
     paths.extend(definition.artifacts.directory.iter().map(|path| ("folder for artifacts", path.clone())));
     paths.extend(definition.result.schema.iter().map(|path| ("schema", path.clone())));

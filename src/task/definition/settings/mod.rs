@@ -215,7 +215,12 @@ impl<'a> Given<'a> {
 
     /// The path is absolute: a task in the background has another working folder.
     fn absolute(&self) -> Result<PathBuf> {
-        let path = self.folder.map_or_else(|| self.word.into(), |folder| folder.join(self.word));
+        self.absolute_of(self.word.as_ref())
+    }
+
+    /// The same of a path that is a part of the value.
+    fn absolute_of(&self, path: &Path) -> Result<PathBuf> {
+        let path = self.folder.map_or_else(|| path.to_owned(), |folder| folder.join(path));
         std::path::absolute(&path)
             .map_err(|cause| Error::os(Kind::Usage, cause).doing(format!("find `{}`", path.display())))
     }

@@ -8,12 +8,13 @@ use super::ValueKind::{
 use super::values::{Variable, degradable, given_variable, resolver, size};
 use super::{Given, Setter, Setting, ValueKind, checked, owned, time};
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::{LimitName, Rule};
+use crate::sandbox::{LimitName, Mount, MountMode, Rule};
 use crate::task::definition::image::ImageWish;
 use crate::task::definition::receiver::Receiver;
 use crate::task::definition::{Definition, Keep, WorkspaceSource};
 use crate::task::git::{Elsewhere, PushOptions, absolute_repository};
 use crate::task::secrets::{Secret, Source};
+use std::path::Component;
 
 const NETWORK: &str = "Network";
 
@@ -70,6 +71,10 @@ pub(super) static ROWS: &[Setting] = &[
         .help("Let the branch be the default one of --repo"),
     row("--empty", "", "", Switch(true), Free, of_command_line)
         .help("Work in an empty folder (the default)"),
+    row("--mount", "SOURCE:TARGET[:ro|cow|rw]", "mounts", Texts, Folder, add_mount)
+        .help("Show a file or folder of this machine inside: ro (read-only, the default), cow (writes end with the task) or rw (writes change it; repeat)"),
+    row("--ro", "PATH", "read_only", Texts, Folder, add_read_only)
+        .help("Show a file or folder of this machine at its own path, read-only: ~/.rustup, /opt/node (repeat)"),
     row("--rootfs", "DIR", "rootfs", PATH, Folder, set_rootfs)
         .help("The root file system [default: the host's own system folders, read-only]"),
     row("--image", "REF", "image", Text, Key("registries"), set_image).excludes(&["--rootfs"])
@@ -253,6 +258,23 @@ fn set_folder(it: &mut Definition, v: &Given<'_>) -> Result<()> {
 
 fn set_repository(it: &mut Definition, v: &Given<'_>) -> Result<()> {
     it.workspace = WorkspaceSource::Repository { url: absolute_repository(v.text()?), reference: None };
+    Ok(())
+}
+
+/// The source is absolute: a relative one starts at the working folder, in a profile at the profile's folder.
+fn add_mount(it: &mut Definition, v: &Given<'_>) -> Result<()> {
+    let mount: Mount = v.text()?.parse()?;
+    let source = v.absolute_of(&mount.source)?;
+    it.sandbox.mounts.push(Mount { source, ..mount });
+    Ok(())
+}
+
+fn add_read_only(it: &mut Definition, v: &Given<'_>) -> Result<()> {
+    let source = v.absolute_of(v.text()?.as_ref())?;
+    let climbs = source.components().any(|part| part == Component::ParentDir);
+    // A path that exists has one without `..`; a missing one is refused when it is opened.
+    let target = std::fs::canonicalize(&source).ok().filter(|_| climbs).unwrap_or_else(|| source.clone());
+    it.sandbox.mounts.push(Mount { source, target, mode: MountMode::ReadOnly });
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use crate::task::definition::hosted;
 use crate::task::definition::image::{self, Opened};
 use crate::task::definition::layout::Layout;
 use crate::task::definition::plan::{check_git, checked_workspace, options};
-use crate::task::definition::{Definition, Keep, WorkspaceSource, exposure};
+use crate::task::definition::{Definition, Keep, WorkspaceSource, exposure, mounts};
 use crate::task::ended::{keep, prune, reconcile};
 use crate::task::git::GitOptions;
 use crate::task::life::watcher::Watcher;
@@ -47,7 +47,7 @@ impl<'run> Request<'run> {
         // Before anything of the store or of a path is opened.
         let admitted = hosted::admit(store, definition)?;
         let is_hosted = admitted.is_some();
-        let (definition, declared, pinned) = match admitted {
+        let (definition, declared, mut pinned) = match admitted {
             Some(admitted) => (Cow::Owned(admitted.definition), admitted.declared, admitted.pinned),
             None => (Cow::Borrowed(definition), None, Pinned::default()),
         };
@@ -59,6 +59,7 @@ impl<'run> Request<'run> {
         layout.repository = layout.repository.filter(|path| !is_hosted || pinned.has(path));
         let mut options = options(&definition, &layout, image.as_ref(), checked_workspace(&definition)?)?;
         options.check()?;
+        mounts::hold(&definition, store, &mut pinned)?;
         options.pinned.clone_from(&pinned);
         if let WorkspaceSource::Directory(folder) = &definition.workspace {
             exposure::check(&pinned.path(folder), store)?;
