@@ -55,6 +55,11 @@ impl Pinned {
         self.0.push(Pin { path: path.to_owned(), held: Arc::new(folder), rest: PathBuf::new() });
     }
 
+    /// Adds the pins of another set.
+    pub(crate) fn extend(&mut self, other: Pinned) {
+        self.0.extend(other.0);
+    }
+
     fn pin(&self, path: &Path) -> Option<&Pin> {
         self.0.iter().find(|pin| pin.path == path)
     }

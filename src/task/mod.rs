@@ -26,7 +26,7 @@ pub use definition::naming::{Labels, Naming};
 pub use definition::profile::read_profile;
 pub use definition::receiver::Receiver;
 pub use definition::settings::values::{degradable, variable};
-pub use definition::settings::{GivenFlags, HostedRule, Setting, ValueKind, set_flags, settings};
+pub use definition::settings::{GivenFlags, HostedRule, REMOTE_FLAGS, Setting, ValueKind, set_flags, settings};
 pub use definition::{Continued, Definition, Keep, ProfileUsed, WorkspaceSource};
 pub use ended::apply::{
     AppliedPaths, ApplyOptions, ChangedPath, PatchNotes, PatchOptions, apply, changed_paths, patch, secrets_in,
@@ -36,6 +36,7 @@ pub use ended::filter::Filter;
 pub use ended::index::Summary;
 pub use ended::keep::Changed;
 pub use ended::prune::{PruneOptions, Pruned};
+pub use ended::push::{Pushed, push_commits};
 pub use ended::reconcile::{Leak, leaks, reap};
 pub use git::{Elsewhere, GitOptions, Push, PushOptions, PushState, absolute_repository};
 pub use library::{Options, Output, Sandbox, Task};

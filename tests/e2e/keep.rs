@@ -13,7 +13,7 @@ fn wait(lab: &Lab, id: &str) -> Value {
 }
 
 #[test]
-fn a_kept_workspace_goes_on_in_a_new_sandbox_with_an_empty_home() {
+fn a_kept_workspace_goes_on_in_a_new_sandbox_with_its_home() {
     let Some(lab) = Lab::root() else { return };
     let work = lab.file("work/base", "of the user\n");
     let work = work.parent().unwrap();
@@ -22,11 +22,10 @@ fn a_kept_workspace_goes_on_in_a_new_sandbox_with_an_empty_home() {
     std::fs::write(work.join("gone"), "").unwrap();
     lab.task().args(["--dir".as_ref(), work.as_os_str()]).args(["--keep"]).sh(script).ended_as("failed", 1);
     let first = lab.ids().remove(0);
-    let look = "cat base d/one; readlink link; stat -c '%U %a' d/one; ls ~ /tmp | grep -c mine; ls gone 2>&1; echo two > d/two; rm d/one";
+    let look = "cat base d/one; readlink link; stat -c '%U %a' d/one ~/mine; ls /tmp | grep -c mine; ls gone 2>&1; echo two > d/two; rm d/one";
     let run = lab.brig(["task", "resume", "--json", &first, "--", "sh", "-c", look]);
     run.ended_as("succeeded", 0);
-    let expected =
-        "of the user\nchanged\none\n/etc/passwd\nagent 600\n0\nls: cannot access 'gone': No such file or directory\n";
+    let expected = "of the user\nchanged\none\n/etc/passwd\nagent 600\nagent 644\n0\nls: cannot access 'gone': No such file or directory\n";
     assert!(run.stderr.contains(expected), "{run:#?}");
     let second = run.receipt()["id"].as_str().unwrap().to_owned();
     // The workspace has moved on; it has the work of both in the end.
@@ -42,23 +41,55 @@ fn a_kept_workspace_goes_on_in_a_new_sandbox_with_an_empty_home() {
 }
 
 #[test]
-fn what_goes_on_has_the_same_limits_or_lower_ones_and_its_variables_again() {
+fn what_goes_on_has_other_limits_and_its_variables_again() {
     let Some(lab) = Lab::root() else { return };
     lab.task().args(["--keep", "--memory", "300M", "-e", "KEY=secret-value"]).sh("echo $KEY > key").succeeded();
     let id = lab.ids().remove(0);
     lab.brig(["task", "resume", &id]).refused(125, &["KEY"]);
-    lab.brig(["task", "resume", "-e", "KEY=x", "--memory", "301M", &id]).refused(125, &["memory"]);
-    lab.brig(["task", "resume", "-e", "KEY=x", "--disk", "20G", &id]).refused(125, &["disk"]);
+    for (flag, value) in [("--disk", "20G"), ("--disk", "1G"), ("--inodes", "2000000")] {
+        lab.brig(["task", "resume", "-e", "KEY=x", flag, value, &id]).refused(125, &["size of the kept disk"]);
+    }
     assert_eq!(lab.ids().len(), 1, "nothing was begun");
-    let words = ["task", "resume", "--json", "-e", "KEY=x", "--memory", "200M", &id, "--", "cat", "key"];
+    let words =
+        ["task", "resume", "--json", "-e", "KEY=x", "--memory", "200M", "--wall", "3h", &id, "--", "cat", "key"];
     let run = lab.brig(words);
-    assert_eq!(run.ended_as("succeeded", 0).receipt()["limits"]["memory"], 200 << 20);
+    let limits = run.ended_as("succeeded", 0).receipt()["limits"].clone();
+    assert_eq!((&limits["memory"], &limits["wall"]), (&(200_u64 << 20).into(), &10800.0.into()), "{limits:#}");
     for entry in std::fs::read_dir(lab.store().join("tasks").join(&id)).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|end| end == "json") {
             assert!(!std::fs::read_to_string(&path).unwrap().contains("secret-value"), "{}", path.display());
         }
     }
+}
+
+#[test]
+fn a_task_that_met_a_limit_or_asked_or_was_lost_goes_on_with_more() {
+    let Some(lab) = Lab::root() else { return };
+    let profile = lab.file("asks.toml", "[exit_codes]\nneeds_input = [3]\n");
+    let profile = ["--profile".as_ref(), profile.as_os_str()];
+    let go_on = |id: &str, more: &[&str], script: &str| {
+        let words = [&["task", "resume", "--json"], more, &[id, "--", "sh", "-c", script]].concat();
+        lab.brig(words).ended_as("succeeded", 0);
+    };
+    let newest = || lab.ids().pop().unwrap();
+    lab.task().args(["--keep", "--wall", "1s"]).sh("echo half > ~/half; sleep 30").ended_as("timeout", 124);
+    go_on(&newest(), &["--wall", "1m"], "sleep 1.5; grep half ~/half");
+    let fill = "echo 1 > before; head -c 150M /dev/zero | tail -c 150M | wc -c > size; grep 157286400 size";
+    lab.task().args(["--keep", "--memory", "64M"]).sh(fill).ended_as("memory", 137);
+    go_on(&newest(), &["--memory", "1G"], &format!("grep 1 before && {fill}"));
+    lab.task().args(["--keep-on-failure"]).args(profile).sh("echo which > question; exit 3").ended_as("needs_input", 3);
+    go_on(&newest(), &[], "grep which question");
+    let task = lab.task().args(["--keep-on-failure"]).start_sh("echo mine > ~/mine; echo ready; sleep 300");
+    task.wait_for("ready");
+    task.signal(rustix::process::Signal::KILL);
+    task.finish();
+    lab.reap();
+    let lost = newest();
+    let shown: Value = serde_json::from_str(&lab.brig(["task", "show", "--json", &lost]).succeeded().stdout).unwrap();
+    assert_eq!(shown["outcome"], "lost");
+    go_on(&lost, &["--cpu-time", "8h", "--pids", "2000"], "grep mine ~/mine");
+    lab.assert_clean();
 }
 
 #[test]
@@ -118,7 +149,6 @@ fn what_goes_on_has_its_network_and_its_settings_of_git_and_asks_for_its_secrets
     assert!(run.stderr.contains("Some Agent profile\n") && run.stderr.contains("nameserver"), "{run:#?}");
     assert!(!run.stderr.contains("a-token-that-is-secret"), "{run:#?}");
     assert!(run.receipt()["egress"].is_object(), "{run:#?}");
-    lab.task().args(["--keep", "--pull", "never", "--image", "none:1"]).sh("true").refused(125, &["with an image"]);
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod handback;
 mod hosted;
 mod images;
 mod keep;
+mod keep_root;
 mod library;
 mod limits;
 mod live;

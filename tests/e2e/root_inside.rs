@@ -230,6 +230,7 @@ fn what_it_cannot_go_with_is_refused_in_one_line() {
     let root = lab.directory("root").display().to_string();
     for (arguments, words) in [
         (&["--empty"][..], "root inside cannot change the host's own system folders"),
+        (&["--rootfs", &root, "--mount", &format!("{root}:/data:rw")], "could give files of the host to other users"),
         (
             &["--rootfs", &root, "--backend", "oci:/usr/bin/crun", "--allow-degraded", "landlock"],
             "cannot give root inside",

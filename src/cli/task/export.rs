@@ -74,17 +74,24 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
 
 /// Refuses what would carry a secret on; the value itself nobody has any more, so what is exported cannot be redacted.
 fn check_secrets(store: &Store, id: &str, arguments: &Arguments) -> Result<()> {
-    let all = if arguments.bundle {
-        let changes = store.receipt(id)?.and_then(|receipt| receipt.changes);
-        changes.map(|changes| changes.secrets).unwrap_or_default()
-    } else {
-        brig::task::secrets_in(store, id, &arguments.paths.selection())?
-    };
+    if arguments.bundle {
+        return refuse_secrets(store, id, "export", "export");
+    }
+    refuse(&brig::task::secrets_in(store, id, &arguments.paths.selection())?, id, ("export", "export"))
+}
+
+/// Refuses to let commits out of a task with a secret in a changed file.
+pub(super) fn refuse_secrets(store: &Store, id: &str, doing: &str, verb: &str) -> Result<()> {
+    let changes = store.receipt(id)?.and_then(|receipt| receipt.changes);
+    refuse(&changes.map(|changes| changes.secrets).unwrap_or_default(), id, (doing, verb))
+}
+
+fn refuse(all: &[String], id: &str, (doing, verb): (&str, &str)) -> Result<()> {
     let Some(first) = all.first() else { return Ok(()) };
     let more = if all.len() > 1 { format!(" and {} more", all.len() - 1) } else { String::new() };
     Err(Error::new(Kind::Secret, format!("a secret is in the changed file `{}`{more}", first.escape_debug()))
-        .doing(format!("export the task `{id}`"))
-        .hint("look at them: `brig task diff ID`; export them all the same with --with-secrets"))
+        .doing(format!("{doing} the task `{id}`"))
+        .hint(format!("look at them: `brig task diff ID`; {verb} them all the same with --with-secrets")))
 }
 
 fn write(store: &Store, id: &str, arguments: &Arguments, out: &mut dyn Write) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::image::Pull;
 use brig::sandbox::Backend;
-use brig::task::{GivenFlags, Setting, ValueKind, settings};
+use brig::task::{GivenFlags, REMOTE_FLAGS, Setting, ValueKind, settings};
 use clap::builder::ValueParser;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
@@ -11,11 +11,18 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-/// The flags of settings that were given: of all settings, or of limits alone.
+/// The flags of settings that were given, of one of the sets below.
 #[cfg_attr(test, derive(Debug, PartialEq))]
-pub(super) struct SettingFlags<const LIMITS: bool>(pub(super) GivenFlags);
+pub(super) struct SettingFlags<const SET: u8>(pub(super) GivenFlags);
 
-impl<const LIMITS: bool> SettingFlags<LIMITS> {
+/// All settings.
+pub(super) const ALL: u8 = 0;
+/// What a resumed task may have otherwise: limits, and how the remote of its push is reached.
+pub(super) const RESUMED: u8 = 1;
+/// Where the commits of an ended task go.
+pub(super) const PUSHED: u8 = 2;
+
+impl<const SET: u8> SettingFlags<SET> {
     /// The values of one flag.
     pub(super) fn get(&self, flag: &str) -> Option<&[OsString]> {
         self.0.iter().find(|(given, _)| *given == flag).map(|(_, words)| words.as_slice())
@@ -26,9 +33,10 @@ impl<const LIMITS: bool> SettingFlags<LIMITS> {
     }
 
     fn settings() -> impl Iterator<Item = &'static Setting> {
-        settings().iter().filter(|setting| match LIMITS {
-            true => matches!(setting.kind, ValueKind::Limit(_)),
-            false => !setting.flag.is_empty(),
+        settings().iter().filter(|setting| match SET {
+            ALL => !setting.flag.is_empty(),
+            RESUMED => matches!(setting.kind, ValueKind::Limit(_)) || REMOTE_FLAGS.contains(&setting.flag),
+            _ => REMOTE_FLAGS.contains(&setting.flag) || setting.flag.starts_with("--push-"),
         })
     }
 }
@@ -37,7 +45,8 @@ fn id(flag: &'static str) -> &'static str {
     flag.trim_start_matches('-')
 }
 
-fn argument(setting: &'static Setting) -> Arg {
+/// The argument of a setting. `is_whole`: with the flags that it needs or excludes.
+fn argument(setting: &'static Setting, is_whole: bool) -> Arg {
     let parser: ValueParser = match setting.kind {
         ValueKind::Variable => value_parser!(OsString),
         ValueKind::Path => value_parser!(PathBuf),
@@ -60,6 +69,9 @@ fn argument(setting: &'static Setting) -> Arg {
             .hide_possible_values(true),
     };
     let argument = argument.short(setting.short).help_heading(setting.group);
+    if !is_whole {
+        return argument;
+    }
     let argument = argument.conflicts_with_all(setting.excludes.iter().copied().map(id));
     let argument = setting.needs.into_iter().fold(argument, |argument, flag| argument.requires(id(flag)));
     match setting.flag {
@@ -69,9 +81,9 @@ fn argument(setting: &'static Setting) -> Arg {
     }
 }
 
-impl<const LIMITS: bool> Args for SettingFlags<LIMITS> {
+impl<const SET: u8> Args for SettingFlags<SET> {
     fn augment_args(command: Command) -> Command {
-        Self::settings().map(argument).fold(command, Command::arg)
+        Self::settings().map(|setting| argument(setting, SET == ALL)).fold(command, Command::arg)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -79,7 +91,7 @@ impl<const LIMITS: bool> Args for SettingFlags<LIMITS> {
     }
 }
 
-impl<const LIMITS: bool> FromArgMatches for SettingFlags<LIMITS> {
+impl<const SET: u8> FromArgMatches for SettingFlags<SET> {
     /// A switch has the value that it means.
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let is_given = |setting: &&Setting| matches.value_source(id(setting.flag)) == Some(ValueSource::CommandLine);

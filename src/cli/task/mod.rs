@@ -13,6 +13,7 @@ mod image;
 mod list;
 mod logs;
 mod prune;
+mod push;
 mod remove;
 mod resume;
 mod revoke;
@@ -61,6 +62,7 @@ enum Verb {
     Fork(resume::ForkArguments),
     Discard(resume::DiscardArguments),
     Prune(prune::Arguments),
+    Push(push::Arguments),
     Exec(exec::Arguments),
     Cp(copy::Arguments),
     Stats(stats::StatsArguments),
@@ -131,6 +133,7 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
         Verb::Fork(arguments) => resume::fork(&store, arguments),
         Verb::Discard(arguments) => resume::discard(&store, &arguments),
         Verb::Prune(arguments) => prune::main(&store, &arguments),
+        Verb::Push(arguments) => push::main(&store, arguments),
         Verb::Exec(arguments) => exec::main(&store, arguments),
         Verb::Cp(arguments) => copy::main(&store, &arguments),
         Verb::Stats(arguments) => stats::stats(&store, &arguments),

@@ -1,6 +1,6 @@
 //! `brig task resume`, `fork` and `discard`: what becomes of a kept workspace.
 
-use super::flags::SettingFlags;
+use super::flags::{RESUMED, SettingFlags};
 use super::run::tell;
 use super::screen::Screen;
 use crate::cli::{output, terminal};
@@ -17,10 +17,10 @@ use std::process::ExitCode;
 Examples:
   brig task resume k3f                        the same command once more
   brig task resume k3f -- ./agent.sh --continue
-  brig task resume -d --memory 1G k3f         in the background, with less memory
+  brig task resume -d --memory 8G k3f         in the background, with more memory
 
-The workspace moves to the new task, whose id is printed; home and /tmp begin empty. The profile is the same or stricter: limits
-can be lowered, never raised. A profile that has not changed is read again for variables and secrets. Commits are not pushed once more. A task that is paused and running goes on as with `brig task unpause`.")]
+The workspace, the home and the changes of the root move to the new task, whose id is printed; /tmp begins empty. The profile is the same.
+Limits can be lowered or raised, except disk and inodes, which are the size of the kept disk. A profile that has not changed is read again for variables and secrets. A task that was to push its commits pushes again when the new command has succeeded; forks do not push: `brig task push`. A task that is paused and running goes on as with `brig task unpause`.")]
 pub(super) struct ResumeArguments {
     /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
@@ -59,7 +59,7 @@ struct Changes {
     #[arg(long = "secret", value_name = "NAME=SOURCE")]
     secrets: Vec<String>,
     #[command(flatten)]
-    limits: SettingFlags<true>,
+    limits: SettingFlags<RESUMED>,
     /// The command and its arguments [default: those of the task before]
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,

@@ -1,6 +1,6 @@
 //! `brig task run`: one attempt, from the command line to the exit status.
 
-use super::flags::SettingFlags;
+use super::flags::{ALL, SettingFlags};
 use super::image::Pull;
 use super::screen::Screen;
 use crate::cli::{output, terminal};
@@ -41,7 +41,7 @@ The exit status is the command's own. A limit or a failure of ours has one of it
 126 command not executable, 127 command not found.")]
 pub(super) struct Arguments {
     #[command(flatten)]
-    flags: SettingFlags<false>,
+    flags: SettingFlags<ALL>,
     /// The command and its arguments; `--` before it is needed only if it begins with a dash
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
@@ -182,13 +182,13 @@ fn told_artifacts(receipt: &Receipt) -> Vec<String> {
 }
 
 /// When the task's image is fetched.
-fn pull(flags: &SettingFlags<false>) -> Pull {
+fn pull(flags: &SettingFlags<ALL>) -> Pull {
     let word = flags.get("--pull").and_then(|words| words.last()?.to_str());
     word.and_then(|word| Pull::from_str(word, false).ok()).unwrap_or_default()
 }
 
 /// Everything that the command line says, checked; all of it before anything is made.
-fn definition(flags: &SettingFlags<false>, command: Vec<OsString>) -> Result<Definition> {
+fn definition(flags: &SettingFlags<ALL>, command: Vec<OsString>) -> Result<Definition> {
     let mut definition = Definition::new(command);
     if let Some(path) = flags.get("--profile").and_then(|words| words.last()) {
         brig::task::read_profile(Path::new(path), &mut definition)?;

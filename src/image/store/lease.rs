@@ -1,15 +1,27 @@
 //! An image in use: what a sandbox mounts, and the lock that keeps it.
+//!
+//! A lock ends with its process. A file that needs the image for longer has a note in the image's own directory,
+//! `holders/NAME`, with the file's path in the store. The note counts for as long as that file exists, so that a crash
+//! between the two leaves nothing that has to be mended.
 
 use super::{ImageRecord, Store};
 use crate::error::{Context, Error, Kind, Result};
+use crate::files::{self, Durability};
 use crate::image::Digest;
 use crate::image::config::{Accounts, ImageConfig};
 use crate::image::form::Form;
 use crate::image::union::Stack;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, stat};
 use rustix::io::Errno;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The directory of the notes about files that need an image.
+const HOLDERS: &str = "holders";
+/// The longest path in a note.
+const LONGEST_PATH: u64 = 4096;
 
 /// An image that `prune` keeps while this exists.
 #[derive(Debug)]
@@ -66,6 +78,36 @@ impl Store {
             size: record.size,
             lease,
         }
+    }
+
+    /// Keeps an image for as long as the store has a file at `path`, relative to the store. `name` is the note's own, and
+    /// replaces an earlier one. Needs the image's lock: `prune` has not removed it, and will see the note.
+    pub(crate) fn hold(&self, image: &Image, name: &str, path: &Path) -> Result<()> {
+        let folder = self.image_path(&image.digest).join(HOLDERS);
+        files::create_directories(&folder, 0o700)?;
+        files::replace(&folder.join(name), path.as_os_str().as_bytes(), 0o600, Durability::Synced)
+    }
+
+    /// Whether a file of the store needs an image. Removes notes whose file is gone. Needs the exclusive lock of the
+    /// image, under which no process makes one.
+    pub(super) fn is_held(&self, digest: &Digest) -> Result<bool> {
+        let folder = self.image_path(digest).join(HOLDERS);
+        let entries = match std::fs::read_dir(&folder) {
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            other => other.map_err(|cause| files::failed(cause, format!("list `{}`", folder.display())))?,
+        };
+        let mut is_held = false;
+        for entry in entries {
+            let note = entry.map_err(|cause| files::failed(cause, format!("list `{}`", folder.display())))?.path();
+            let held = files::read_bounded(&note, LONGEST_PATH)?;
+            if self.path.join(OsStr::from_bytes(&held)).exists() {
+                is_held = true;
+            } else {
+                std::fs::remove_file(&note)
+                    .map_err(|cause| files::failed(cause, format!("remove `{}`", note.display())))?;
+            }
+        }
+        Ok(is_held)
     }
 
     /// Takes a shared lock on an image's directory, and checks that the directory was not removed meanwhile.

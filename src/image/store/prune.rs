@@ -74,9 +74,12 @@ impl Store {
         Ok(true)
     }
 
-    /// Moves an image's directory away unless it is locked. A process that waits for the lock sees that it has gone.
+    /// Moves an image's directory away unless it is locked, or a file of the store needs it. A process that waits for the lock sees that it has gone.
     fn set_aside(&self, digest: &Digest, trash: &Path) -> Result<bool> {
         let Some(_alone) = self.lock_alone(digest)? else { return Ok(false) };
+        if self.is_held(digest)? && !weaken::is_off("image-holders") {
+            return Ok(false);
+        }
         away(&self.image_path(digest), trash)?;
         Ok(true)
     }

@@ -22,7 +22,7 @@ pub(crate) enum DiskFile {
     Unnamed,
     /// A new file that can outlive its sandbox.
     New(PathBuf),
-    /// The file of an earlier sandbox, of which only the workspace stays.
+    /// The file of an earlier sandbox: its workspace, home and changes of the root stay.
     Kept(PathBuf),
     /// A copy of an earlier sandbox's file.
     Copy {

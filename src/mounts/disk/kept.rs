@@ -1,4 +1,5 @@
-//! Prepares a disk of an earlier sandbox for a new one: only the workspace stays, and the new user owns it.
+//! Prepares a disk of an earlier sandbox for a new one. The workspace, the home and the changes of the root stay, and the
+//! new user owns them.
 //!
 //! An agent wrote the tree: every step uses descriptors, follows no link, and opens one directory at a time at any
 //! depth.
@@ -10,7 +11,8 @@ use crate::error::{Context, Kind, Result};
 use crate::files::{self, Bounds, DIRECTORY, Walk, WalkStep};
 use crate::spec::root::{Ids, SUBMOUNTS};
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid, chownat, flock, mkdirat, open, openat, statat, unlinkat,
+    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid, chmodat, chownat, flock, mkdirat, open, openat, statat,
+    unlinkat,
 };
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -21,11 +23,16 @@ use std::time::{Duration, Instant};
 /// The upper half of an id is the range of its sandbox (`ns::range`).
 const RANGE: u32 = !0xffff;
 
-/// The directories that are emptied: all but `workspace/upper` and `files`.
-const EMPTIED: [&str; 5] = ["home", "tmp", "workspace/work", "root/upper", "root/work"];
+/// The directories that are emptied: `/tmp`, and what overlayfs keeps for itself (a `volatile` mount refuses the work
+/// directory of an earlier one).
+const EMPTIED: [&str; 3] = ["tmp", "workspace/work", "root/work"];
 /// Directories of some disks that each sandbox makes again if needed: a broker's changes of the certificates.
 const REMOVED: [&str; 2] = ["certificates/upper", "certificates/work"];
-const SHIFTED: [&str; 2] = ["workspace/upper", "files"];
+/// The directories that stay, whose ids move to the new sandbox's range.
+const SHIFTED: [&str; 4] = ["home", "workspace/upper", "files", "root/upper"];
+
+/// setuid and setgid.
+const SPECIAL: u32 = 0o6000;
 
 /// The time limit for a disk that is still in use: the kernel unmounts asynchronously.
 const IN_USE: Duration = Duration::from_secs(10);
@@ -68,10 +75,11 @@ fn held(path: &Path, lock: FlockOperation) -> Result<OwnedFd> {
     }
 }
 
-/// Empties all but the workspace, and makes `user` its owner.
+/// Empties what is not kept, and makes `user` the owner of the rest.
 pub(super) fn renew(root: BorrowedFd<'_>, user: Ids) -> Result<()> {
     let step = || "renew a kept disk";
-    let home = statat(root, "home", AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Disk, step)?;
+    // Every sandbox has this one, and root made it its user's. All ids inside are of one range.
+    let owner = statat(root, "tmp", AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Disk, step)?.st_uid;
     for name in EMPTIED {
         let directory = openat(root, name, DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
         empty(directory)?;
@@ -92,10 +100,11 @@ pub(super) fn renew(root: BorrowedFd<'_>, user: Ids) -> Result<()> {
             Err(errno) => return Err(errno).failing(Kind::Disk, step),
         }
     }
-    if home.st_uid == user.uid && home.st_gid == user.gid {
+    let shift = Shift { from: owner & RANGE, to: user.uid & RANGE };
+    // Without a range no sandbox ever began on this disk.
+    if shift.from == shift.to || shift.from == 0 {
         return Ok(());
     }
-    let shift = Shift { from: home.st_uid & RANGE, to: user.uid & RANGE };
     for name in SHIFTED {
         let directory = openat(root, name, DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
         shift.tree(directory)?;
@@ -139,7 +148,17 @@ impl Shift {
         if (uid, gid) == (status.st_uid, status.st_gid) {
             return Ok(());
         }
-        chownat(directory, name, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), flags).failing(Kind::Disk, step)
+        let (user, group) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        chownat(directory, name, user, group, flags).failing(Kind::Disk, step)?;
+        // chown(2) clears these bits, and file capabilities, which belong to the old range.
+        let mode = status.st_mode & 0o7777;
+        let is_file = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile;
+        let is_inside = [uid, gid].iter().all(|id| id & RANGE == self.to);
+        if !is_file || mode & SPECIAL == 0 || !is_inside {
+            return Ok(());
+        }
+        // It gives the rights of an id of this sandbox, and no other. No other process has the disk, so that the name is still this file's.
+        chmodat(directory, name, Mode::from_raw_mode(mode), AtFlags::empty()).failing(Kind::Disk, step)
     }
 }
 

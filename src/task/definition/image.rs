@@ -2,14 +2,14 @@
 
 use super::Definition;
 use crate::error::{Error, Kind, Result, Step};
-use crate::image::{self, Image, ImageConfig, Mounter, Overrides, Process, to_process};
+use crate::image::{self, Image, ImageConfig, Mounter, Overrides, Process, Reference, to_process};
 use crate::sandbox::{self, Files, Guarantee, ImageRoot, Limits, Options};
 use crate::task::store::Store;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The label by which an image asks for root inside.
 const ROOT_INSIDE: &str = "dev.brig.root-inside";
@@ -19,6 +19,8 @@ const ROOT_INSIDE: &str = "dev.brig.root-inside";
 pub struct ImageWish {
     /// A name, a digest or the beginning of one, as `brig image ls` shows them.
     pub reference: String,
+    /// The digest of exactly this image: what a kept root goes on from. The reference then only names it to the reader.
+    pub digest: Option<String>,
     /// Replaces the Entrypoint, and takes the image's Cmd away with it; empty for none.
     pub entrypoint: Option<String>,
     /// `user[:group]`, names of the image or numbers.
@@ -123,6 +125,12 @@ impl Opened {
         )))
     }
 
+    /// Keeps the image for as long as the store has a file at `path`, relative to the store.
+    pub(crate) fn hold(&self, store: &Store, name: &str, path: &Path) -> Result<()> {
+        let images = image::Store::open(store.root())?;
+        images.hold(&self.image, name, path).doing(|| format!("keep the image `{}`", self.used.reference))
+    }
+
     /// Better than to be ended for want of memory while they are copied.
     fn fits_into(&self, memory: u64) -> Result<()> {
         if self.image.size < memory {
@@ -155,8 +163,14 @@ fn open_one(store: &Store, wish: &ImageWish, options: &Options) -> Result<Opened
         Error::new(Kind::NotFound, "it is not in the store")
             .hint(format!("fetch it: brig image pull {}", wish.reference))
     };
-    let images = image::Store::existing(store.root())?.ok_or_else(missing)?;
-    let image = images.resolve(&wish.reference)?;
+    let images = image::Store::existing(store.root())?.ok_or_else(|| gone(wish).unwrap_or_else(missing))?;
+    let image = match &wish.digest {
+        Some(digest) => images.resolve(digest).map_err(|error| match error.kind() {
+            Kind::NotFound => gone(wish).unwrap_or(error),
+            _ => error,
+        })?,
+        None => images.resolve(&wish.reference)?,
+    };
     let mounter = mounter();
     let is_root = mounter == Mounter::Root;
     let layered = image.layered_root(mounter)?;
@@ -192,6 +206,17 @@ fn open_one(store: &Store, wish: &ImageWish, options: &Options) -> Result<Opened
     let entrypoint = process.args.iter().map(OsString::from);
     let command = entrypoint.chain(command.iter().cloned()).collect();
     Ok(Opened { root, command, used, asks_root, image, copy: None })
+}
+
+/// The error of a kept root whose image is not in the store any more.
+fn gone(wish: &ImageWish) -> Option<Error> {
+    let digest = wish.digest.as_ref()?;
+    let fix = match wish.reference.parse::<Reference>() {
+        Ok(name) => format!("brig image pull {}/{}@{digest}", name.host(), name.repository()),
+        Err(_) => "load its archive again: brig image load FILE".to_owned(),
+    };
+    let words = format!("the changes of its root belong to the image {digest}, which is not in the store");
+    Some(Error::new(Kind::NotFound, words).hint(format!("nothing is lost; get the same image again: {fix}")))
 }
 
 /// The image's config and the wish as a process, whose arguments are those before the caller's own command.

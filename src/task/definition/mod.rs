@@ -19,6 +19,7 @@ use self::receiver::Receiver;
 use crate::sandbox::{Backend, Options, Outcome};
 use crate::task::git::{GitOptions, Remote};
 use crate::task::output::artifact::ArtifactOptions;
+use crate::task::output::folder_snapshot::FolderIdentity;
 use crate::task::output::result::ResultOptions;
 use crate::task::secrets::Secret;
 use serde::{Deserialize, Serialize};
@@ -71,6 +72,8 @@ pub struct Continued {
     pub from: String,
     /// Whether that one keeps its workspace, and this one gets a copy.
     pub is_fork: bool,
+    /// The repository that the first task cloned. A push goes to no other.
+    pub repository: Option<FolderIdentity>,
 }
 
 impl Keep {

@@ -19,9 +19,10 @@ pub(crate) fn checked_workspace(definition: &Definition) -> Result<Workspace> {
     }
 }
 
-/// Says the first thing that is wrong with how the remote is reached. Whoever goes on from a workspace reaches none.
+/// Returns the first error in how the remote is reached. A task that goes on from a workspace reaches it for a push only.
 pub(crate) fn check_git(definition: &Definition) -> Result<()> {
-    let remote = if definition.continued.is_none() { remote(definition)? } else { None };
+    let reaches = definition.continued.is_none() || definition.git.push.is_some();
+    let remote = if reaches { remote(definition)? } else { None };
     definition.git.check(remote.as_ref())
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn bundle_of(
 
 /// Opens and pins the base of an ended task: a checkout of the store, or the task's folder. Refuses another folder at
 /// that path.
-fn hold_base(store: &Store, id: &str, base: &Path) -> Result<Pinned> {
+pub(super) fn hold_base(store: &Store, id: &str, base: &Path) -> Result<Pinned> {
     let opened = open_base(store, base)?;
     let folder = store.record(id)?.folder.filter(|_| !base.starts_with(store.root()));
     if folder.is_some_and(|folder| !folder.is_of(&opened)) && !is_off("changes-folder") {

@@ -1,23 +1,28 @@
 //! Workspaces kept after their attempt: continued in a new sandbox, forked, discarded.
 //!
-//! The kept file is the sandbox's own disk; the host never mounts it. A new sandbox mounts it with an empty home and
-//! `/tmp`. One task has it at a time; a fork gets a copy. The limits are those of the first task, or lower.
+//! The kept file is the sandbox's own disk, with the workspace, the home and the changes of the root; the host never
+//! mounts it. A new sandbox mounts it with an empty `/tmp`. One task has it at a time; a fork gets a copy. The changes of
+//! a root belong to one image, by its digest, or to one folder. That image stays in the store for as long as the disk.
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
-use crate::sandbox::{LimitName, Limits};
+use crate::sandbox::LimitName;
+use crate::task::definition::image::{ImageWish, Opened};
 use crate::task::definition::naming::Naming;
 use crate::task::definition::network::Written;
 use crate::task::definition::profile::read_profile;
-use crate::task::definition::settings::{GivenFlags, set_flags};
+use crate::task::definition::settings::{GivenFlags, REMOTE_FLAGS, set_each, set_flags};
 use crate::task::definition::{Continued, Definition, Keep, WorkspaceSource};
+use crate::task::git::{GitOptions, PushOptions};
 use crate::task::output::artifact::ArtifactOptions;
+use crate::task::output::folder_snapshot::FolderIdentity;
 use crate::task::records::record::Record;
 use crate::task::secrets::{Brokered, Secret};
 use crate::task::store::{Status, Store, json};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 /// The disk of a task whose workspace may be kept.
 pub(crate) const IMAGE: &str = "workspace.img";
@@ -38,6 +43,90 @@ pub(crate) struct Note {
     /// The uses of its secrets at the broker.
     #[serde(default)]
     broker: Vec<Brokered>,
+    /// Where its commits go, and what is needed to reach that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    push: Option<KeptPush>,
+    /// The image of its root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    image: Option<KeptImage>,
+    /// The identity of the folder that is its root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rootfs: Option<FolderIdentity>,
+}
+
+/// The push of a kept task, without what is secret.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct KeptPush {
+    to: PushOptions,
+    known_hosts: Option<PathBuf>,
+    ca: Option<PathBuf>,
+    addresses: Vec<IpAddr>,
+    credential: bool,
+    ssh_key: bool,
+}
+
+impl KeptPush {
+    fn of(git: &GitOptions) -> Option<KeptPush> {
+        Some(KeptPush {
+            to: git.push.clone()?,
+            known_hosts: git.known_hosts.clone(),
+            ca: git.ca.clone(),
+            addresses: git.addresses.clone(),
+            credential: git.credential.is_some(),
+            ssh_key: git.ssh_key.is_some(),
+        })
+    }
+
+    /// Sets the options of a task's push, with the values that the caller gives again.
+    fn apply_to(self, given: GitOptions, git: &mut GitOptions) -> Result<()> {
+        for (needs, source, flag) in
+            [(self.credential, &given.credential, "--git-credential"), (self.ssh_key, &given.ssh_key, "--git-ssh-key")]
+        {
+            if needs && source.is_none() {
+                return Err(Error::new(Kind::Usage, "its push needs a secret for git: values are in no record")
+                    .hint(format!("give it again, as in `brig task run`: {flag} SOURCE")));
+            }
+        }
+        git.push = Some(self.to);
+        git.credential = given.credential;
+        git.ssh_key = given.ssh_key;
+        git.known_hosts = given.known_hosts.or(self.known_hosts);
+        git.ca = given.ca.or(self.ca);
+        git.addresses = if given.addresses.is_empty() { self.addresses } else { given.addresses };
+        Ok(())
+    }
+}
+
+/// The image of a kept root, and what the caller replaced in its configuration.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct KeptImage {
+    reference: String,
+    digest: String,
+    entrypoint: Option<String>,
+    user: Option<String>,
+    working_directory: Option<String>,
+    stop_signal: Option<String>,
+    /// How many of the last words of the record's command are the caller's; the image has the others.
+    words: usize,
+}
+
+impl KeptImage {
+    fn of(wish: &ImageWish, image: &Opened, words: usize) -> KeptImage {
+        let ImageWish { reference, entrypoint, user, working_directory, stop_signal, .. } = wish.clone();
+        let digest = image.used.digest.clone();
+        KeptImage { reference, digest, entrypoint, user, working_directory, stop_signal, words }
+    }
+
+    fn wish(self) -> ImageWish {
+        ImageWish {
+            reference: self.reference,
+            digest: Some(self.digest),
+            entrypoint: self.entrypoint,
+            user: self.user,
+            working_directory: self.working_directory,
+            stop_signal: self.stop_signal,
+        }
+    }
 }
 
 /// Refuses to keep a workspace that could not be continued.
@@ -49,31 +138,40 @@ pub(crate) fn check(definition: &Definition) -> Result<()> {
     if definition.keep == Keep::No {
         return Ok(());
     }
-    let words = if definition.image.is_some() {
-        "the workspace of a task with an image cannot be kept"
-    } else if !crate::sandbox::on_disk() {
-        "an ordinary user's workspace is in memory, and cannot be kept"
-    } else {
+    if crate::sandbox::on_disk() {
         return Ok(());
-    };
-    let hint = match definition.image {
-        Some(_) => "leave --keep out, and take its changes with `brig task diff` and `apply`",
-        None => "run it as root, or take its changes with `brig task diff` and `apply`",
-    };
-    Err(Error::new(Kind::LimitUnenforceable, words).hint(hint))
+    }
+    Err(Error::new(Kind::LimitUnenforceable, "an ordinary user's workspace is in memory, and cannot be kept")
+        .hint("run it as root, or take its changes with `brig task diff` and `apply`"))
 }
 
-/// Records the base of a workspace before the sandbox begins, so that a crash keeps the workspace too.
+/// Records what a workspace and its root begin with before the sandbox begins, so that a crash keeps them too.
 pub(crate) fn note(
     store: &Store,
     id: &str,
-    base: Option<PathBuf>,
-    commit: Option<String>,
+    base: (Option<PathBuf>, Option<String>),
     definition: &Definition,
+    image: Option<&Opened>,
 ) -> Result<()> {
-    let broker = definition.secrets.iter().filter_map(Secret::brokered).collect();
-    let (network, git) = (Written::of(&definition.sandbox.network), definition.git.settings.clone());
-    json::write(&store.task(id).join(NOTE), &Note { schema: 1, base, commit, network, git, broker })
+    let kept = match (&definition.image, image) {
+        (Some(wish), Some(image)) => {
+            image.hold(store, id, &Path::new("tasks").join(id).join(IMAGE))?;
+            Some(KeptImage::of(wish, image, definition.sandbox.command.len()))
+        }
+        _ => None,
+    };
+    let note = Note {
+        schema: 1,
+        base: base.0,
+        commit: base.1,
+        network: Written::of(&definition.sandbox.network),
+        git: definition.git.settings.clone(),
+        broker: definition.secrets.iter().filter_map(Secret::brokered).collect(),
+        push: KeptPush::of(&definition.git),
+        image: kept,
+        rootfs: definition.sandbox.rootfs.as_deref().and_then(FolderIdentity::of),
+    };
+    json::write(&store.task(id).join(NOTE), &note)
 }
 
 /// The note about a task's kept workspace.
@@ -123,28 +221,28 @@ pub struct Changed {
     pub environment: Vec<(OsString, OsString)>,
     /// The secrets, whose values are not recorded.
     pub secrets: Vec<Secret>,
-    /// Flags of lower limits.
+    /// Flags of other limits.
     pub limits: GivenFlags,
+    /// How the remote of its push is reached.
+    pub git: GitOptions,
 }
 
 impl Changed {
-    /// The changes that flags ask for: variables, secrets and limits.
+    /// The changes that flags ask for: variables, secrets, limits, and how the remote of a push is reached.
     pub fn new(command: Option<Vec<OsString>>, flags: GivenFlags) -> Result<Changed> {
         let mut given = Definition::new(Vec::new());
-        set_flags(&flags, &mut given)?;
-        let limits = flags.into_iter().filter(|(flag, _)| !["--env", "--secret"].contains(flag)).collect();
-        Ok(Changed { command, environment: given.sandbox.environment, secrets: given.secrets, limits })
+        set_each(&flags, &mut given)?;
+        let is_else = |flag: &str| ["--env", "--secret"].contains(&flag) || REMOTE_FLAGS.contains(&flag);
+        let limits = flags.into_iter().filter(|(flag, _)| !is_else(flag)).collect();
+        let Definition { git, secrets, sandbox, .. } = given;
+        Ok(Changed { command, environment: sandbox.environment, secrets, limits, git })
     }
 
     /// Takes the variables and secrets that are not given again from the task's profile, if that is still the same.
     fn with_profile(mut self, record: &Record) -> Result<Changed> {
-        let Some(used) = &record.profile else { return Ok(self) };
-        let mut again = Definition::new(Vec::new());
-        let is_read = read_profile(&used.path, &mut again).is_ok();
-        // A missing or changed profile is ignored: the caller must give missing values.
-        if !is_read || again.profile.as_ref().is_none_or(|now| now.sha256 != used.sha256) {
-            return Ok(self);
-        }
+        let Some(again) = unchanged_profile(record) else { return Ok(self) };
+        self.git.credential = self.git.credential.or(again.git.credential);
+        self.git.ssh_key = self.git.ssh_key.or(again.git.ssh_key);
         let given = |name: &OsString| self.environment.iter().any(|(each, _)| each == name);
         let variables: Vec<_> = again.sandbox.environment.into_iter().filter(|(name, _)| !given(name)).collect();
         self.environment.extend(variables);
@@ -155,8 +253,18 @@ impl Changed {
     }
 }
 
+/// The settings of the profile of a task, if its file has not changed since.
+pub(super) fn unchanged_profile(record: &Record) -> Option<Definition> {
+    let used = record.profile.as_ref()?;
+    let mut again = Definition::new(Vec::new());
+    // A missing or changed profile is ignored: the caller must give missing values.
+    read_profile(&used.path, &mut again).ok()?;
+    again.profile.as_ref().is_some_and(|now| now.sha256 == used.sha256).then_some(again)
+}
+
 impl Store {
-    /// The definition of a task that continues `id`: the same profile, or a stricter one.
+    /// The definition of a task that continues `id`: the same profile, with other limits where the machine's rules allow
+    /// them.
     pub fn continued(&self, id: &str, changed: Changed, is_fork: bool) -> Result<Definition> {
         let step = || format!("go on from the task `{id}`");
         if self.status(id)? == Status::Running {
@@ -165,7 +273,7 @@ impl Store {
         let note = read_note(self, id).doing(step)?;
         let record = self.record(id)?;
         let changed = changed.with_profile(&record)?;
-        let mut definition = Definition::new(command(&record, changed.command).doing(step)?);
+        let mut definition = Definition::new(command(&record, &note, changed.command).doing(step)?);
         let given = |name: &String| changed.environment.iter().any(|(each, _)| each.to_string_lossy() == name.as_str());
         if let Some(name) = record.environment_names.iter().find(|name| !given(name)) {
             return Err(Error::new(
@@ -191,17 +299,31 @@ impl Store {
         definition.secrets = changed.secrets.into_iter().map(|secret| secret.kept_as(&note.broker)).collect();
         definition.sandbox.network = note.network.network().doing(step)?;
         definition.git.settings = note.git;
+        // Forks would push different commits to one branch.
+        if let Some(push) = note.push.filter(|_| !is_fork) {
+            push.apply_to(changed.git, &mut definition.git).doing(step)?;
+        }
         definition.sandbox.limits = record.limits.clone();
         set_flags(&changed.limits, &mut definition)?;
-        if let Some(name) = raised(&definition.sandbox.limits, &record.limits) {
-            return Err(Error::new(Kind::Usage, format!("`{}` would be more than it was", name.word()))
-                .doing(step())
-                .hint("limits can only be lowered; begin a new task for more"));
+        let is_fixed = [LimitName::Disk, LimitName::Inodes]
+            .into_iter()
+            .find(|name| definition.sandbox.limits.value(*name) != record.limits.value(*name));
+        if let Some(name) = is_fixed {
+            let words = format!("`{}` is the size of the kept disk, which cannot change", name.word());
+            let hint = format!("leave --{} out; for another size begin a new task with its changes", name.word());
+            return Err(Error::new(Kind::Usage, words).doing(step()).hint(hint));
         }
         definition.workspace = record.workspace;
         // Before the choice, every workspace was there.
         definition.at = Some(record.at.unwrap_or_else(|| crate::sandbox::WORKSPACE.into()));
         definition.sandbox.directory = record.directory;
+        definition.image = note.image.map(KeptImage::wish);
+        if let (Some(folder), Some(identity)) = (&record.rootfs, note.rootfs)
+            && FolderIdentity::of(folder) != Some(identity)
+        {
+            let words = format!("`{}` is another folder than the root that it changed", folder.display());
+            return Err(Error::new(Kind::State, words).doing(step()).hint("move that folder back to this path"));
+        }
         definition.sandbox.rootfs = record.rootfs;
         definition.sandbox.root_inside = record.root_inside;
         definition.sandbox.mounts = record.mounts;
@@ -220,7 +342,9 @@ impl Store {
         definition.naming = Naming { name, is_optional: true, replaces: false, labels: record.labels };
         definition.stream_json = record.stream_json;
         definition.keep = Keep::Always;
-        definition.continued = Some(Continued { from: id.to_owned(), is_fork });
+        let is_cloned = matches!(definition.workspace, WorkspaceSource::Repository { .. });
+        let repository = record.folder.filter(|_| is_cloned);
+        definition.continued = Some(Continued { from: id.to_owned(), is_fork, repository });
         Ok(definition)
     }
 
@@ -248,36 +372,19 @@ pub(crate) fn discard(store: &Store, id: &str) -> Result<bool> {
     Ok(found)
 }
 
-fn command(record: &Record, changed: Option<Vec<OsString>>) -> Result<Vec<OsString>> {
+/// The caller's part of the command: the image adds its own words before it.
+fn command(record: &Record, note: &Note, changed: Option<Vec<OsString>>) -> Result<Vec<OsString>> {
     if let Some(command) = changed {
         return Ok(command);
     }
+    let own = note.image.as_ref().map_or(record.command.len(), |image| image.words);
+    let before = record.command.len().saturating_sub(own);
     if record.command.iter().any(|word| word.contains('\u{fffd}')) {
         return Err(
             Error::new(Kind::Usage, "its command has bytes that no record can hold").hint("give it again after `--`")
         );
     }
-    Ok(record.command.iter().map(OsString::from).collect())
-}
-
-/// A limit above the old one. The disk's size cannot change.
-fn raised(new: &Limits, old: &Limits) -> Option<LimitName> {
-    let looser = |new: Option<u64>, old: Option<u64>| new.unwrap_or(u64::MAX) > old.unwrap_or(u64::MAX);
-    LimitName::ALL.into_iter().find(|name| match name {
-        LimitName::Cpus => new.cpus > old.cpus,
-        LimitName::CpuTime => new.cpu_time > old.cpu_time,
-        LimitName::Memory => new.memory > old.memory,
-        LimitName::Swap => new.swap > old.swap,
-        LimitName::Pids => new.pids > old.pids,
-        LimitName::Disk => new.disk != old.disk,
-        LimitName::Inodes => new.inodes != old.inodes,
-        LimitName::OpenFiles => new.open_files > old.open_files,
-        LimitName::Wall => new.wall > old.wall,
-        LimitName::Idle => new.idle > old.idle,
-        LimitName::OutputBytes => new.output_bytes > old.output_bytes,
-        LimitName::IoBps => looser(new.io_bps, old.io_bps),
-        LimitName::IoIops => looser(new.io_iops, old.io_iops),
-    })
+    Ok(record.command[before..].iter().map(OsString::from).collect())
 }
 
 /// The workspace's tree in the note.
@@ -288,28 +395,5 @@ pub(crate) fn workspace(note: &Note, source: &WorkspaceSource) -> Result<crate::
             Ok(crate::sandbox::Workspace::Directory(base.clone()))
         }
         _ => Err(Error::new(Kind::Record, "the note about the kept workspace is of another task")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn limits_go_down_and_never_up() {
-        let old = Limits { io_bps: Some(100), ..Limits::default() };
-        let check = |name: LimitName, text: &str, expected: Option<LimitName>| {
-            let mut new = old.clone();
-            new.set(name, text).unwrap();
-            assert_eq!(raised(&new, &old), expected, "{name:?} {text}");
-        };
-        check(LimitName::Memory, "1G", None);
-        check(LimitName::Memory, "5G", Some(LimitName::Memory));
-        check(LimitName::Wall, "1h", None);
-        check(LimitName::Wall, "3h", Some(LimitName::Wall));
-        check(LimitName::IoBps, "8k", Some(LimitName::IoBps));
-        check(LimitName::IoIops, "10", None);
-        check(LimitName::Disk, "1G", Some(LimitName::Disk));
-        check(LimitName::Pids, "2000", Some(LimitName::Pids));
     }
 }

@@ -9,4 +9,5 @@ pub(super) mod filter;
 pub(super) mod index;
 pub(super) mod keep;
 pub(super) mod prune;
+pub(super) mod push;
 pub(super) mod reconcile;

@@ -21,7 +21,7 @@ pub(crate) struct Base {
 }
 
 /// Device and inode of a repository on this machine.
-pub(super) fn identity(path: &Path) -> Result<(u64, u64)> {
+pub(crate) fn identity(path: &Path) -> Result<(u64, u64)> {
     let status = std::fs::metadata(path).map_err(|cause| {
         Error::os(Kind::Workspace, cause).doing(format!("open the repository `{}`", path.display()))
     })?;

@@ -31,7 +31,7 @@ mod shell;
 mod submodule;
 mod unused;
 
-pub(super) use base::{Base, base};
+pub(super) use base::{Base, base, identity};
 pub(super) use blobs::{ObjectStore, read_blobs};
 pub(super) use budget::Budget;
 pub(super) use bundle::{DIRECTORY as COMMITS, Work, bundle};
@@ -50,6 +50,7 @@ use crate::sandbox::{Control, Ledger};
 use crate::task::redact::Redactor;
 use crate::task::secrets::Source;
 use crate::task::store::Store;
+use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -85,7 +86,7 @@ pub struct GitOptions {
 }
 
 /// The target of the commits.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PushOptions {
     /// The branch.
     pub branch: String,

@@ -22,6 +22,11 @@ impl FolderIdentity {
         rustix::fs::stat(path).ok().map(|status| FolderIdentity { device: status.st_dev, inode: status.st_ino })
     }
 
+    /// Device and inode.
+    pub(crate) fn numbers(self) -> (u64, u64) {
+        (self.device, self.inode)
+    }
+
     /// Whether it is the identity of an open folder.
     pub(crate) fn is_of(self, folder: impl AsFd) -> bool {
         rustix::fs::fstat(folder)

@@ -6,7 +6,7 @@ use crate::sandbox::{ExitCodes, Guarantee, Limits, Mount};
 use crate::task::definition::image::{ImageUsed, Opened};
 use crate::task::definition::layout::Layout;
 use crate::task::definition::naming::Labels;
-use crate::task::definition::{Definition, ProfileUsed, WorkspaceSource};
+use crate::task::definition::{Continued, Definition, ProfileUsed, WorkspaceSource};
 use crate::task::output::artifact::ArtifactOptions;
 use crate::task::output::folder_snapshot::FolderIdentity;
 use crate::task::output::result::ResultOptions;
@@ -159,7 +159,10 @@ impl Record {
             result: definition.result.clone(),
             changes: definition.changes,
             ignored: definition.ignored,
-            folder: definition.workspace.folder().and_then(|path| FolderIdentity::of(&path)),
+            folder: match &definition.continued {
+                Some(Continued { repository: Some(identity), .. }) => Some(*identity),
+                _ => definition.workspace.folder().and_then(|path| FolderIdentity::of(&path)),
+            },
             canary: definition.canary,
             profile: definition.profile.clone(),
             continued_from: definition.continued.as_ref().map(|continued| continued.from.clone()),

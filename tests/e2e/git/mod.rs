@@ -6,6 +6,7 @@ mod hostile;
 mod https;
 mod large;
 mod options;
+mod pushes;
 mod server;
 mod ssh;
 mod submodules;

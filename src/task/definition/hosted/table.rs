@@ -7,7 +7,7 @@ use crate::task::definition::settings::{setting_of_key, settings};
 /// Flags that are not settings. A parameter without a name on the command line is written `<verb name>`.
 const ROWS: &[(&[&str], HostedRule)] = &[
     (&["--store"], Key("store")),
-    (&["--into"], Folder),
+    (&["--into", "--push-to"], Folder),
     (&["--output", "<cp from>", "<cp to>"], Never),
     (&["<allow rule>"], Key("networks")),
     (&["--number"], AtMost("number", "1")),

@@ -268,6 +268,19 @@ pub(super) fn setting_of_key(key: &str) -> Option<&'static Setting> {
 /// Flags that were given, each with its values.
 pub type GivenFlags = Vec<(&'static str, Vec<OsString>)>;
 
+/// How the remote of a push is reached, besides its host and its branch.
+pub const REMOTE_FLAGS: [&str; 6] =
+    ["--git-credential", "--git-ssh-key", "--git-known-hosts", "--git-ca", "--git-address", "--resolver"];
+
+/// Sets flags of an existing task, in the order of the table: what one needs is in the task's record.
+pub(in crate::task) fn set_each(flags: &GivenFlags, definition: &mut Definition) -> Result<()> {
+    for setting in settings() {
+        let given = flags.iter().filter(|(flag, _)| *flag == setting.flag).flat_map(|(_, words)| words);
+        given.into_iter().try_for_each(|word| setting.set_flag(definition, word))?;
+    }
+    Ok(())
+}
+
 /// Sets flags in a definition, over what a profile has set.
 pub fn set_flags(flags: &GivenFlags, definition: &mut Definition) -> Result<()> {
     let is_given = |flag: &str| flags.iter().any(|(given, _)| *given == flag);
@@ -289,9 +302,7 @@ pub fn set_flags(flags: &GivenFlags, definition: &mut Definition) -> Result<()> 
     if is_given("--allow") || is_given("--learn") {
         definition.sandbox.network.mode = NetworkMode::Egress; // unless --network is given, which is set after this
     }
-    for (setting, words) in given() {
-        words.iter().try_for_each(|word| setting.set_flag(definition, word))?;
-    }
+    set_each(flags, definition)?;
     if let Some(image) = &mut definition.image {
         let directory = definition.sandbox.directory.take().and_then(|path| path.into_os_string().into_string().ok());
         image.working_directory = directory.or(image.working_directory.take());

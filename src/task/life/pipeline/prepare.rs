@@ -8,6 +8,7 @@ use crate::task::ended::keep;
 use crate::task::git::{self, Budget, GitJob, Remote};
 use crate::task::life::queue::{self, Waited};
 use crate::task::life::watcher::Watcher;
+use crate::task::output::folder_snapshot::FolderIdentity;
 use crate::task::records::event::Writer;
 use serde_json::json;
 use std::cell::RefCell;
@@ -69,7 +70,8 @@ impl Attempt<'_> {
                 Workspace::Directory(path) => Some(path.clone()),
                 Workspace::Empty => None,
             };
-            keep::note(store, self.id(), base, self.course.commit_in.clone(), definition)?;
+            let base = (base, self.course.commit_in.clone());
+            keep::note(store, self.id(), base, definition, self.request.image.as_ref())?;
         }
         // After the note: a killed supervisor leaves the disk with a task that can be continued.
         if let Some(continued) = continued.filter(|continued| !continued.is_fork) {
@@ -82,7 +84,12 @@ impl Attempt<'_> {
     fn continue_workspace(&mut self, continued: &Continued) -> Result<Workspace> {
         let note = keep::read_note(self.request.store, &continued.from)?;
         self.course.commit_in = note.commit.clone();
-        keep::workspace(&note, &self.request.definition.workspace)
+        let source = &self.request.definition.workspace;
+        if let (WorkspaceSource::Repository { .. }, Some(path), Some(commit)) = (source, &note.base, &note.commit) {
+            let identity = continued.repository.map(FolderIdentity::numbers);
+            self.base = Some(git::Base { path: path.clone(), commit: commit.clone(), identity });
+        }
+        keep::workspace(&note, source)
     }
 
     fn new_workspace(&mut self, watcher: &mut dyn Watcher) -> Result<Workspace> {
@@ -138,7 +145,7 @@ impl Attempt<'_> {
         let (store, definition) = (self.request.store, &self.request.definition);
         let own = store.task(self.id()).join(keep::IMAGE);
         match (&definition.continued, definition.keep) {
-            (Some(Continued { from, is_fork: true }), _) => {
+            (Some(Continued { from, is_fork: true, .. }), _) => {
                 DiskFile::Copy { of: store.task(from).join(keep::IMAGE), to: own }
             }
             (Some(_), _) => DiskFile::Kept(own),
