@@ -7,6 +7,7 @@
 mod archive;
 mod backend;
 mod check;
+mod checkpoint;
 mod control;
 mod devices;
 mod host_mounts;
@@ -62,6 +63,8 @@ pub use crate::egress::{Credential, Ech, Ledger, Policy, Row, Rule, Wording};
 pub(crate) use crate::process::{Starter, in_background};
 pub(crate) use crate::spec::root::Hidden;
 pub(crate) use archive::{Bounds, pack, unpack_at};
+pub use checkpoint::Checkpoint;
+pub(crate) use checkpoint::{CHECKPOINTS, checkpoint_path, checkpoints};
 pub(crate) use control::{Client, Control, Exec, Idle, Reply, idle};
 pub use image::{Files, ImageRoot};
 pub use limits::{LimitName, Limits, size};

@@ -1,14 +1,16 @@
 //! What the supervisor does for the clients of the control socket.
 
+use super::checkpoint::{checkpoints, new_checkpoint};
 use super::control::{ClientMessage, Connected, Reply, Request, Session, Slot};
 use super::outcome::Stopped;
 use super::streams::Notice;
 use super::supervise::{Findings, State, Watch};
 use crate::egress::Rule;
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files;
 use rustix::process::Signal;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::Instant;
 
 impl Watch<'_> {
@@ -91,6 +93,7 @@ impl Watch<'_> {
             Request::Kill { signal } => self.pass_signal(signal, index, state, seen)?,
             Request::Pause => self.pause(state)?,
             Request::Unpause => self.unpause(state)?,
+            Request::Checkpoint { name } => return self.checkpoint(name, state).map(Some),
             Request::Reach { rule, allow } => self.running.change_egress(&Rule::parse(&rule)?, allow)?,
             Request::Active => {
                 state.last_output = Instant::now();
@@ -154,6 +157,25 @@ impl Watch<'_> {
             }
             other => self.running.signal(other),
         }
+    }
+
+    /// Makes a checkpoint. A paused sandbox stays paused.
+    fn checkpoint(&mut self, name: Option<String>, state: &mut State) -> Result<Reply> {
+        let Some(image) = self.disk_file.map(Path::to_owned) else {
+            return Err(Error::new(Kind::State, "its files end with it, and cannot be copied")
+                .hint("run the task as root with --keep or --keep-on-failure"));
+        };
+        let (path, name) = new_checkpoint(&image, name, self.disk_bytes)?;
+        let directory = path.parent().unwrap_or(&image).to_owned();
+        let was_paused = state.paused.is_some();
+        self.pause(state)?;
+        let copied = self.running.copy_disk(&image, &directory);
+        if !was_paused {
+            self.unpause(state)?;
+        }
+        copied.and_then(|copy| copy.keep(&path)).doing(|| format!("make the checkpoint `{name}`"))?;
+        let found = checkpoints(image.parent().unwrap_or(&image))?.into_iter().find(|each| each.name == name);
+        found.map(Reply::Checkpoint).ok_or_else(|| Error::new(Kind::State, "it was removed meanwhile"))
     }
 
     /// Freezes every process. The paused time does not count as idle.

@@ -76,6 +76,7 @@ struct Started {
     progress: Option<OwnedFd>,
     forward_input: bool,
     disk_bytes: u64,
+    disk_file: Option<PathBuf>,
     stop_signal: Signal,
 }
 
@@ -106,7 +107,18 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<PendingSandbox<'_>>
         container::launch(spec, &checked, &site.paths, stdio, handed, options.network.gateway(options.broker.as_ref()))
             .map(|running| {
                 let (forward_input, launched) = (site.forward_input, Instant::now());
-                Started { running, launched, streams, signals, progress, forward_input, disk_bytes, stop_signal }
+                let disk_file = site.paths.disk.named().map(Path::to_owned);
+                Started {
+                    running,
+                    launched,
+                    streams,
+                    signals,
+                    progress,
+                    forward_input,
+                    disk_bytes,
+                    disk_file,
+                    stop_signal,
+                }
             });
     Ok(PendingSandbox { options, degraded, started, notes: submounts.notes, hints: submounts.hints })
 }
@@ -147,6 +159,7 @@ impl PendingSandbox<'_> {
             grace: self.options.grace,
             stop_signal: started.stop_signal,
             disk_bytes: started.disk_bytes,
+            disk_file: started.disk_file.as_deref(),
             own_network: self.options.network.mode != NetworkMode::Host,
             signals: &started.signals,
             sink: audience.sink,

@@ -13,6 +13,7 @@ use crate::process::{Ended, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{tcgetwinsize, tcsetwinsize};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Interval between reads of meters without a notification: disk, processor time, processes.
@@ -51,6 +52,8 @@ pub(super) struct Watch<'run> {
     pub grace: Duration,
     pub stop_signal: rustix::process::Signal,
     pub disk_bytes: u64,
+    /// The file of its disk, if that has a name.
+    pub disk_file: Option<&'run Path>,
     /// Whether all sockets in its network namespace belong to the sandbox.
     pub own_network: bool,
     pub signals: &'run Signals,

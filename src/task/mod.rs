@@ -16,6 +16,7 @@ mod redact;
 mod secrets;
 mod store;
 
+pub use crate::sandbox::Checkpoint;
 pub use definition::explain::explain;
 pub(crate) use definition::hosted::rules as machine_rules;
 pub use definition::hosted::{
@@ -34,7 +35,7 @@ pub use ended::apply::{
 pub use ended::export::{Exported, export_bundle};
 pub use ended::filter::Filter;
 pub use ended::index::Summary;
-pub use ended::keep::Changed;
+pub use ended::keep::{Changed, Fork};
 pub use ended::prune::{PruneOptions, Pruned};
 pub use ended::push::{Pushed, push_commits};
 pub use ended::reconcile::{Leak, leaks, reap};
@@ -54,7 +55,7 @@ pub use output::schema::Schema;
 pub use records::event::{Event, Reader};
 pub use records::follow::{Follower, From};
 pub use records::log_streams::StreamReader;
-pub use records::receipt::{Receipt, Versions};
+pub use records::receipt::{Parent, Receipt, Versions};
 pub use records::record::Record;
 pub use redact::Redactor;
 pub use redact::display::{is_deceptive, reorders_text};

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 /// The number of kills, half of them with two tasks at once.
 const ROUNDS: u32 = 200;
-const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
+pub const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// xorshift64: different moments, the same in every run.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, end: Duration) -> Duration {
+    pub fn below(&mut self, end: Duration) -> Duration {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -236,7 +236,7 @@ fn inside(pid: i32) -> Vec<i32> {
     }
 }
 
-fn descendants(pid: i32) -> Vec<i32> {
+pub fn descendants(pid: i32) -> Vec<i32> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let mut all = vec![pid];
     for child in children.split_whitespace() {

@@ -6,6 +6,7 @@
 mod artifacts;
 mod backends;
 mod canary;
+mod checkpoints;
 mod crash;
 mod crowd;
 mod egress;

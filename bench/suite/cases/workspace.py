@@ -1,4 +1,4 @@
-"""workspace: a folder of 1 GB in 50,000 files: ready to use, sixteen forks, what changed, giving it up."""
+"""workspace: a folder of 1 GB in 50,000 files: ready to use, sixteen forks, checkpoints, what changed, giving it up."""
 import json
 import os
 import subprocess
@@ -71,6 +71,27 @@ def keep(lab, folder, *command):
     return json.loads(lab.run(lab.brig, "task", "run", "--keep", "--json", "--dir", folder, "--", *command, stderr=subprocess.DEVNULL))["id"]
 
 
+def checkpoints(lab, folder, change, ready_table):
+    """A running task with changed files: its files copied, forked and returned to, beside copies of the whole folder."""
+    table = Table("Checkpoints", f"Of a running task with {CHANGED} changed files. A fork and a rollback until `true` has ended in the new sandbox; "
+                  "a rollback also ends the task. The others copy the whole folder, as above.", base="brig task checkpoint", floor="")
+    task = lab.run(lab.brig, "task", "run", "-d", "--keep", "--dir", folder, "--", "sh", "-c", change + "echo ready; sleep 3600").strip()
+    while "ready" not in lab.run(lab.brig, "task", "logs", task):
+        time.sleep(0.01)
+    table.add("brig task checkpoint", [lab.time(lab.brig, "task", "checkpoint", task) for _ in range(10)])
+
+    def until_ended(verb, *words):
+        lab.run(lab.brig, "task", "wait", lab.run(lab.brig, "task", verb, task, *words, "--", "true").strip())
+
+    table.add("brig task fork --from", [timed(lambda: until_ended("fork", "--from", "1")) for _ in range(lab.scaled(5, 3))])
+    table.add("brig task rollback", [timed(lambda: until_ended("rollback", "1"))])
+    rows = {row["name"]: row for row in ready_table.rows}
+    table.rows += [rows[name] for name in ("cp -a", "cp -a --reflink=auto", "git worktree add") if name in rows]
+    size = max(each["bytes"] for each in json.loads(lab.run(lab.brig, "task", "checkpoints", "--json", task)))
+    table.text += f" A checkpoint took {size / 1e6:.1f} MB of the host's disk."
+    return table
+
+
 def run(lab):
     """The tables of this case."""
     files, size = (2_500, 20_000) if lab.quick else (50_000, 20_000)
@@ -112,6 +133,7 @@ def run(lab):
         lab.run("sh", "-c", f"cd {copies['cp -a']} && sh {script}")
         compare = ["diff", "-ru", "--exclude=.git", folder, copies["cp -a"]]
         diff.add("diff -ru of two folders", [lab.time(*compare, check=False) for _ in range(1 if lab.quick else 2)])
+    checkpoint = checkpoints(lab, folder, change, tables[0])
     for task in [kept] + [keep(lab, folder, "sh", "-c", change) for _ in range(2)]:
         discards.append(lab.time(lab.brig, "task", "discard", task))
     gone.add("brig task discard", discards)
@@ -119,7 +141,7 @@ def run(lab):
         gone.add("rm -rf of a copy", [lab.time("rm", "-rf", copies["cp -a"])])
     if copies.get("git worktree add"):
         gone.add("git worktree remove", [lab.time("git", "-C", folder, "worktree", "remove", "--force", copies["git worktree add"])])
-    return [*tables, forks, diff, gone]
+    return [*tables, forks, checkpoint, diff, gone]
 
 
 def timed(action):

@@ -3,6 +3,7 @@
 mod allow;
 mod apply;
 mod attach;
+mod checkpoint;
 mod copy;
 mod diff;
 mod events;
@@ -59,6 +60,9 @@ enum Verb {
     Allow(allow::AllowArguments),
     Deny(allow::DenyArguments),
     Resume(resume::ResumeArguments),
+    Checkpoint(checkpoint::CheckpointArguments),
+    Checkpoints(checkpoint::CheckpointsArguments),
+    Rollback(resume::RollbackArguments),
     Fork(resume::ForkArguments),
     Discard(resume::DiscardArguments),
     Prune(prune::Arguments),
@@ -130,6 +134,9 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
         Verb::Allow(arguments) => allow::allow(&store, &arguments),
         Verb::Deny(arguments) => allow::deny(&store, &arguments),
         Verb::Resume(arguments) => resume::resume(&store, arguments),
+        Verb::Checkpoint(arguments) => checkpoint::checkpoint(&store, &arguments),
+        Verb::Checkpoints(arguments) => checkpoint::checkpoints(&store, &arguments),
+        Verb::Rollback(arguments) => resume::rollback(&store, arguments),
         Verb::Fork(arguments) => resume::fork(&store, arguments),
         Verb::Discard(arguments) => resume::discard(&store, &arguments),
         Verb::Prune(arguments) => prune::main(&store, &arguments),

@@ -19,7 +19,7 @@ The commits of a task with --repo go to that repository. For a task with --dir n
 fast-forward only; a second one finds nothing new. The commits are checked, and git runs in a sandbox. Secrets for git are
 given again, unless they come from a profile that has not changed.")]
 pub(super) struct Arguments {
-    /// The task's id, its beginning, or @ for the newest task
+    /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// The repository for the commits of a task with --dir: a path, https://…, ssh://… or user@host:path
     #[arg(long, value_name = "PATH|URL")]

@@ -5,7 +5,7 @@ use super::run::tell;
 use super::screen::Screen;
 use crate::cli::{output, terminal};
 use brig::error::Result;
-use brig::task::{Changed, Status, Store};
+use brig::task::{Changed, Fork, Status, Store};
 use clap::Args;
 use rustix::termios::isatty;
 use std::ffi::OsString;
@@ -34,11 +34,12 @@ pub(super) struct ResumeArguments {
     json: bool,
 }
 
-/// Begin tasks in the background, each with a copy of a kept workspace
+/// Begin tasks in the background, each with a copy of a kept workspace or of a checkpoint
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   brig task fork k3f -n 4 -- ./agent.sh      four attempts from the same state; prints their ids
+  brig task fork k3f --from before-tests     from a checkpoint, also while the task runs
   brig task fork k3f --memory 1G -- make test")]
 pub(super) struct ForkArguments {
     /// The task's name, its id or the beginning of that, or @ for the newest task
@@ -46,6 +47,27 @@ pub(super) struct ForkArguments {
     /// How many
     #[arg(short = 'n', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     number: u32,
+    /// The checkpoint to begin with [default: the last state of an ended task]
+    #[arg(long, value_name = "NAME")]
+    from: Option<String>,
+    #[command(flatten)]
+    changes: Changes,
+}
+
+/// End a task, and begin it again in the background with the files of a checkpoint
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig task rollback k3f before-tests
+  brig task rollback k3f 1 --memory 8G -- ./agent.sh --continue
+
+The processes end first; a task that has ended may be rolled back too. The new task's id is printed. Its workspace, home and root are those of
+the checkpoint, and its command is the same or the one that is given. The files as they were before stay with the old task until it is discarded.")]
+pub(super) struct RollbackArguments {
+    /// The task's name, its id or the beginning of that, or @ for the newest task
+    id: String,
+    /// The checkpoint, as `brig task checkpoints` names it
+    name: String,
     #[command(flatten)]
     changes: Changes,
 }
@@ -92,7 +114,7 @@ pub(super) fn resume(store: &Store, arguments: ResumeArguments) -> Result<ExitCo
             return Ok(ExitCode::SUCCESS);
         }
     }
-    let mut definition = store.continued(&id, arguments.changes.take()?, false)?;
+    let mut definition = store.continued(&id, arguments.changes.take()?, None)?;
     if arguments.detach {
         output::lines([brig::task::run_detached(store, &definition, false)?]);
         return Ok(ExitCode::SUCCESS);
@@ -114,10 +136,28 @@ pub(super) fn fork(store: &Store, arguments: ForkArguments) -> Result<ExitCode> 
     brig::task::check_number(arguments.number)?;
     brig::task::reap(store)?;
     let id = store.find(&arguments.id)?;
-    let definition = store.continued(&id, arguments.changes.take()?, true)?;
+    let fork = Fork { checkpoint: arguments.from, keeps_name: false };
+    let definition = store.continued(&id, arguments.changes.take()?, Some(fork))?;
     for _ in 0..arguments.number {
         output::lines([brig::task::run_detached(store, &definition, false)?]);
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn rollback(store: &Store, arguments: RollbackArguments) -> Result<ExitCode> {
+    brig::task::reap(store)?;
+    let id = store.find(&arguments.id)?;
+    let fork = Fork { checkpoint: Some(arguments.name), keeps_name: true };
+    // Whatever is wrong is refused while the task still runs.
+    let definition = store.continued(&id, arguments.changes.take()?, Some(fork))?;
+    if store.status(&id)? == Status::Running {
+        store.reach(&id).and_then(|live| live.stop(None)).or_else(|error| match store.status(&id)? {
+            Status::Running => Err(error),
+            _ => Ok(()), // it ended by itself
+        })?;
+        store.wait(&id, None)?;
+    }
+    output::lines([brig::task::run_detached(store, &definition, false)?]);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,6 +6,7 @@ use crate::cgroup::{Cgroup, Evidence, Usage};
 use crate::container::gateway::Gateway;
 use crate::egress::{Ledger, Renewal, Row, Rule};
 use crate::error::{Context, Error, Kind, Result, Step};
+use crate::mounts::disk::ImageCopy;
 use crate::mounts::disk::maker::{self, Maker};
 use crate::ns::{Helper, Range};
 use crate::process::{Message, ProcessorTime, Spawned};
@@ -16,6 +17,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::Instant;
 
 /// A container whose command runs or ran. Drop ends and removes everything; [`Running::remove`] also reports what it
@@ -256,6 +258,14 @@ impl Running {
     /// The root of the file system for all writes; `None` before init has made it.
     pub(crate) fn scratch(&self) -> Option<BorrowedFd<'_>> {
         self.scratch.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Copies its disk, whose file is `image`, for a name in `directory`. No process may write meanwhile.
+    pub(crate) fn copy_disk(&self, image: &Path, directory: &Path) -> Result<ImageCopy> {
+        let missing = || Error::new(Kind::State, "its files are not there yet");
+        let scratch = self.scratch.as_ref().ok_or_else(missing)?;
+        rustix::fs::syncfs(scratch).failing(Kind::Disk, || "write out the files of the sandbox")?;
+        ImageCopy::make(image, directory)
     }
 
     /// The properties of the processes that enter it.

@@ -1,6 +1,6 @@
 //! The description of a disk: its size, its file, and the directories in which it is made.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The capacity of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,16 @@ pub(crate) enum DiskFile {
         of: PathBuf,
         to: PathBuf,
     },
+}
+
+impl DiskFile {
+    /// The path of the sandbox's own file, if it has a name.
+    pub(crate) fn named(&self) -> Option<&Path> {
+        match self {
+            DiskFile::Unnamed => None,
+            DiskFile::New(path) | DiskFile::Kept(path) | DiskFile::Copy { to: path, .. } => Some(path),
+        }
+    }
 }
 
 /// The host directories for disks, on one file system.

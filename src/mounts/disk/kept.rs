@@ -11,12 +11,12 @@ use crate::error::{Context, Kind, Result};
 use crate::files::{self, Bounds, DIRECTORY, Walk, WalkStep};
 use crate::spec::root::{Ids, SUBMOUNTS};
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid, chmodat, chownat, flock, mkdirat, open, openat, statat,
-    unlinkat,
+    AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Uid, chmodat, chownat, flock, fsync, linkat, mkdirat,
+    open, openat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use std::ffi::CStr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -42,22 +42,66 @@ const IN_USE: Duration = Duration::from_secs(10);
 pub(super) fn image(template: &Template, live: &Path, file: &DiskFile) -> Result<Image> {
     let made = match file {
         DiskFile::Unnamed => return template.image(live),
-        DiskFile::New(path) => template.copy_to(new(path)?)?,
+        DiskFile::New(path) => whole(path, |file| template.copy_to(file))?,
         DiskFile::Kept(path) => held(path, FlockOperation::NonBlockingLockExclusive)?,
         DiskFile::Copy { of, to } => {
             let _still = held(of, FlockOperation::NonBlockingLockShared)?;
-            copy_allocated(of, new(to)?)?
+            whole(to, |file| copy_allocated(of, file))?
         }
     };
     Ok(Image::lasting(made))
 }
 
-fn new(path: &Path) -> Result<OwnedFd> {
+/// A new file at `path` that gets its name when it is filled: a killed maker leaves no part of one.
+fn whole(path: &Path, fill: impl FnOnce(OwnedFd) -> Result<OwnedFd>) -> Result<OwnedFd> {
     let step = || format!("make the disk `{}`", path.display());
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let file = open(path, flags, Mode::from_raw_mode(0o600)).failing(Kind::Disk, step)?;
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let mode = Mode::from_raw_mode(0o600);
+    let mut is_named = false;
+    let file = match open(directory, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode) {
+        // A file system without unnamed files, open(2).
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
+            is_named = true;
+            open(path, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC, mode)
+        }
+        other => other,
+    }
+    .failing(Kind::Disk, step)?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).failing(Kind::Disk, step)?;
+    let file = fill(file)?;
+    if !is_named {
+        give_name(&file, path).failing(Kind::Disk, step)?;
+    }
     Ok(file)
+}
+
+/// Gives an unnamed file its name, which must be free (open(2), O_TMPFILE).
+fn give_name(file: &OwnedFd, path: &Path) -> Result<(), Errno> {
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(CWD, own, CWD, path, AtFlags::SYMLINK_FOLLOW)
+}
+
+/// A copy of a disk's image that has no name yet: a crash leaves nothing of it.
+pub(crate) struct ImageCopy(OwnedFd);
+
+impl ImageCopy {
+    /// Copies `image`, to which no process writes meanwhile, for a name in `directory`. The file systems share blocks
+    /// where they can.
+    pub(crate) fn make(image: &Path, directory: &Path) -> Result<ImageCopy> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = open(directory, flags, Mode::from_raw_mode(0o600))
+            .failing(Kind::Disk, || format!("make a file without a name in `{}`", directory.display()))?;
+        copy_allocated(image, file).map(ImageCopy)
+    }
+
+    /// Writes it to the host's disk, and gives it its name.
+    pub(crate) fn keep(self, path: &Path) -> Result<()> {
+        let step = || format!("keep `{}`", path.display());
+        fsync(&self.0).failing(Kind::Disk, step)?;
+        give_name(&self.0, path).failing(Kind::Disk, step)?;
+        let directory = open(path.parent().unwrap_or(Path::new(".")), DIRECTORY, Mode::empty());
+        directory.and_then(fsync).failing(Kind::Disk, step)
+    }
 }
 
 /// Opens and locks an earlier disk, after its last mount has gone.

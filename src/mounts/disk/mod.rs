@@ -15,4 +15,5 @@ mod template;
 pub(crate) mod volatile;
 
 pub(crate) use description::{DiskFile, Size, Workshop};
+pub(crate) use kept::ImageCopy;
 pub(crate) use pending::{Pending, begin, begin_ahead, forget_ahead};

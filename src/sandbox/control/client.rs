@@ -1,5 +1,6 @@
 //! The client of the control socket: requests to a sandbox of this user.
 
+use super::super::checkpoint::Checkpoint;
 use super::super::report::Sample;
 use super::wire::{Exec, Peer, Reply, Request};
 use super::{NAME, address};
@@ -81,6 +82,14 @@ impl Client {
     /// Resumes the processes.
     pub(crate) fn unpause(&self) -> Result<()> {
         self.done(&Request::Unpause)
+    }
+
+    /// Makes a checkpoint.
+    pub(crate) fn checkpoint(&self, name: Option<String>) -> Result<Checkpoint> {
+        match self.ask(&Request::Checkpoint { name })? {
+            Reply::Checkpoint(made) => Ok(made),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Its current usage.

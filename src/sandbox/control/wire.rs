@@ -1,6 +1,7 @@
 //! The messages between a running sandbox and its clients, over a SOCK_SEQPACKET socket. A message is one JSON
 //! document, with at most one descriptor. Input of a terminal is bytes after a tag.
 
+use super::super::checkpoint::Checkpoint;
 use super::super::report::Sample;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::Channel;
@@ -28,6 +29,8 @@ pub(crate) enum Request {
     Pause,
     /// Resume them.
     Unpause,
+    /// Copy its files; without a name, under the first free number.
+    Checkpoint { name: Option<String> },
     /// Its current usage.
     Stats,
     /// Its processes.
@@ -70,6 +73,8 @@ pub(crate) enum Reply {
     Failed(Error),
     /// Its current usage.
     Stats(Box<Sample>),
+    /// The copy of its files.
+    Checkpoint(Checkpoint),
     /// Its processes, in the PID namespace of the supervisor.
     Processes(Vec<i32>),
     /// The descriptor of this message is the process's standard descriptor of this number; without a number, its

@@ -72,6 +72,8 @@ pub struct Continued {
     pub from: String,
     /// Whether that one keeps its workspace, and this one gets a copy.
     pub is_fork: bool,
+    /// The checkpoint of that task that a fork copies, instead of the last state.
+    pub checkpoint: Option<String>,
     /// The repository that the first task cloned. A push goes to no other.
     pub repository: Option<FolderIdentity>,
 }

@@ -106,6 +106,8 @@ pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
     };
     // Lock it like a running task, against concurrent removal or export.
     let _lock = crate::files::Lock::wait(&store.task(id).join("export.lock"))?;
+    // After a kill the next command reaps the couriers, as it does for a running task.
+    let _alive = store.begin(id)?;
     match bundle_of(&errand, changes, (&base, commit_in), &head.commit, &branch).doing(step)? {
         Some(path) => Ok(Exported { path, commit: head.commit, branch }),
         None => none("it made no commit", "what is not committed is in `brig task export ID --patch`"),

@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
-use crate::sandbox::LimitName;
+use crate::sandbox::{CHECKPOINTS, Checkpoint, LimitName, checkpoint_path, checkpoints};
 use crate::task::definition::image::{ImageWish, Opened};
 use crate::task::definition::naming::Naming;
 use crate::task::definition::network::Written;
@@ -52,6 +52,9 @@ pub(crate) struct Note {
     /// The identity of the folder that is its root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rootfs: Option<FolderIdentity>,
+    /// Whether its sandbox stays without a command.
+    #[serde(default)]
+    holds: bool,
 }
 
 /// The push of a kept task, without what is secret.
@@ -155,7 +158,9 @@ pub(crate) fn note(
 ) -> Result<()> {
     let kept = match (&definition.image, image) {
         (Some(wish), Some(image)) => {
-            image.hold(store, id, &Path::new("tasks").join(id).join(IMAGE))?;
+            for (name, file) in [(id.to_owned(), IMAGE), (format!("{id}-{CHECKPOINTS}"), CHECKPOINTS)] {
+                image.hold(store, &name, &Path::new("tasks").join(id).join(file))?;
+            }
             Some(KeptImage::of(wish, image, definition.sandbox.command.len()))
         }
         _ => None,
@@ -170,6 +175,7 @@ pub(crate) fn note(
         push: KeptPush::of(&definition.git),
         image: kept,
         rootfs: definition.sandbox.rootfs.as_deref().and_then(FolderIdentity::of),
+        holds: definition.sandbox.holds,
     };
     json::write(&store.task(id).join(NOTE), &note)
 }
@@ -187,9 +193,39 @@ pub(crate) fn read_note(store: &Store, id: &str) -> Result<Note> {
     if !store.task(id).join(IMAGE).exists() {
         return Err(nothing());
     }
-    let bytes = files::read_bounded(&store.task(id).join(NOTE), 1 << 20).map_err(|_| nothing())?;
+    note_of(store, id).map_err(|error| if error.kind() == Kind::NotFound { nothing() } else { error })
+}
+
+/// The note of a task, whose disk may be with another task now.
+fn note_of(store: &Store, id: &str) -> Result<Note> {
+    let bytes = files::read_bounded(&store.task(id).join(NOTE), 1 << 20)?;
     serde_json::from_slice(&bytes)
         .map_err(|cause| Error::new(Kind::Record, cause.to_string()).doing(format!("read `{NOTE}` of `{id}`")))
+}
+
+/// The note and the file that a task goes on from: a checkpoint, or the last state.
+pub(crate) fn origin(store: &Store, id: &str, checkpoint: Option<&str>) -> Result<(Note, PathBuf)> {
+    let Some(name) = checkpoint else { return Ok((read_note(store, id)?, store.task(id).join(IMAGE))) };
+    let path = checkpoint_path(&store.task(id), name)?;
+    if !path.exists() {
+        let known: Vec<_> = store.checkpoints(id)?.into_iter().map(|each| each.name).collect();
+        let hint = match known.is_empty() {
+            true => "it has none: brig task checkpoint ID makes one of a running task".to_owned(),
+            false => format!("it has: {}", known.join(", ")),
+        };
+        return Err(Error::new(Kind::NotFound, format!("the task `{id}` has no checkpoint `{name}`")).hint(hint));
+    }
+    Ok((note_of(store, id)?, path))
+}
+
+/// Whether a task has a disk or checkpoints that another one can go on from.
+pub(crate) fn has_state(store: &Store, id: &str) -> bool {
+    [IMAGE, CHECKPOINTS].iter().any(|name| store.task(id).join(name).exists())
+}
+
+/// The checkout that a task with such a state needs.
+pub(super) fn needed_base(store: &Store, id: &str) -> Option<PathBuf> {
+    has_state(store, id).then(|| note_of(store, id).ok()?.base)?
 }
 
 /// The task that continued the workspace of `id`, if any.
@@ -265,14 +301,20 @@ pub(super) fn unchanged_profile(record: &Record) -> Option<Definition> {
 impl Store {
     /// The definition of a task that continues `id`: the same profile, with other limits where the machine's rules allow
     /// them.
-    pub fn continued(&self, id: &str, changed: Changed, is_fork: bool) -> Result<Definition> {
+    ///
+    /// A fork gets a copy of the last state, or of a checkpoint, which a running task may have too.
+    pub fn continued(&self, id: &str, changed: Changed, fork: Option<Fork>) -> Result<Definition> {
         let step = || format!("go on from the task `{id}`");
-        if self.status(id)? == Status::Running {
-            return Err(Error::new(Kind::State, "it is running").doing(step()).hint("end it first: brig task stop ID"));
+        let is_fork = fork.is_some();
+        let Fork { checkpoint, keeps_name } = fork.unwrap_or_default();
+        if checkpoint.is_none() && self.status(id)? == Status::Running {
+            let hint = "end it first: brig task stop ID; or fork it from a checkpoint: brig task checkpoint ID";
+            return Err(Error::new(Kind::State, "it is running").doing(step()).hint(hint));
         }
-        let note = read_note(self, id).doing(step)?;
+        let (note, _) = origin(self, id, checkpoint.as_deref()).doing(step)?;
         let record = self.record(id)?;
         let changed = changed.with_profile(&record)?;
+        let is_same_command = changed.command.is_none();
         let mut definition = Definition::new(command(&record, &note, changed.command).doing(step)?);
         let given = |name: &String| changed.environment.iter().any(|(each, _)| each.to_string_lossy() == name.as_str());
         if let Some(name) = record.environment_names.iter().find(|name| !given(name)) {
@@ -327,6 +369,8 @@ impl Store {
         definition.sandbox.rootfs = record.rootfs;
         definition.sandbox.root_inside = record.root_inside;
         definition.sandbox.mounts = record.mounts;
+        // Another command runs, and does not hold.
+        definition.sandbox.holds = note.holds && is_same_command;
         definition.sandbox.may_degrade = record.may_degrade;
         definition.sandbox.backend = record.backend.parse().doing(step)?;
         definition.sandbox.exit_codes = record.exit_codes;
@@ -338,13 +382,13 @@ impl Store {
         definition.canary = record.canary;
         definition.profile = record.profile;
         // A fork runs beside others: it has the labels alone.
-        let name = record.name.filter(|_| !is_fork);
+        let name = record.name.filter(|_| !is_fork || keeps_name);
         definition.naming = Naming { name, is_optional: true, replaces: false, labels: record.labels };
         definition.stream_json = record.stream_json;
         definition.keep = Keep::Always;
         let is_cloned = matches!(definition.workspace, WorkspaceSource::Repository { .. });
         let repository = record.folder.filter(|_| is_cloned);
-        definition.continued = Some(Continued { from: id.to_owned(), is_fork, repository });
+        definition.continued = Some(Continued { from: id.to_owned(), is_fork, checkpoint, repository });
         Ok(definition)
     }
 
@@ -359,9 +403,30 @@ impl Store {
     }
 }
 
-/// Removes the disk and its note.
+/// What a fork begins with.
+#[derive(Clone, Debug, Default)]
+pub struct Fork {
+    /// The checkpoint. Default: the last state of an ended task.
+    pub checkpoint: Option<String>,
+    /// Whether it takes the name too: it replaces the task.
+    pub keeps_name: bool,
+}
+
+impl Store {
+    /// The checkpoints of a task, oldest first.
+    pub fn checkpoints(&self, id: &str) -> Result<Vec<Checkpoint>> {
+        checkpoints(&self.task(id)).doing(|| format!("list the checkpoints of the task `{id}`"))
+    }
+}
+
+/// Removes the disk, the checkpoints and their note.
 pub(crate) fn discard(store: &Store, id: &str) -> Result<bool> {
-    let mut found = false;
+    let checkpoints = store.task(id).join(CHECKPOINTS);
+    let mut found = checkpoints.exists();
+    if found {
+        files::remove_directory(&checkpoints)
+            .map_err(|cause| files::failed(cause, format!("remove the checkpoints of `{id}`")))?;
+    }
     for name in [IMAGE, NOTE] {
         match std::fs::remove_file(store.task(id).join(name)) {
             Ok(()) => found = true,

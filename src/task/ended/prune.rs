@@ -1,11 +1,11 @@
 //! Removes old tasks by age, number and size. A store without room refuses new tasks.
 
 use super::filter::Filter;
-use super::keep::read_note;
+use super::keep::{IMAGE, needed_base};
 use super::reconcile::reap_one;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;
-use crate::sandbox::size;
+use crate::sandbox::{CHECKPOINTS, size};
 use crate::task::git::remove_unused;
 use crate::task::store::{Status, Store};
 use serde::Serialize;
@@ -55,12 +55,12 @@ impl Store {
                 let began = humantime::parse_rfc3339(&row.created).ok();
                 // A clock that was set back makes nothing old.
                 let age = began.and_then(|began| now.duration_since(began).ok()).unwrap_or_default();
-                let path = if options.workspaces_only {
-                    self.task(&row.id).join(super::keep::IMAGE)
-                } else {
-                    self.task(&row.id)
+                let task = self.task(&row.id);
+                let bytes = match options.workspaces_only {
+                    true => [IMAGE, CHECKPOINTS].iter().map(|name| files::bytes_on_disk(&task.join(name))).sum(),
+                    false => files::bytes_on_disk(&task),
                 };
-                (row.id, age, files::bytes_on_disk(&path))
+                (row.id, age, bytes)
             })
             .filter(|(.., bytes)| !options.workspaces_only || *bytes > 0)
             .collect();
@@ -134,7 +134,7 @@ impl Store {
         let mut needed = BTreeSet::new();
         for id in self.ids()?.into_iter().filter(|id| !leaving.contains(id)) {
             let compared = self.receipt(&id)?.and_then(|receipt| receipt.changes).and_then(|changes| changes.base);
-            let kept = read_note(self, &id).ok().and_then(|note| note.base);
+            let kept = needed_base(self, &id);
             needed.extend([compared, kept].into_iter().flatten().filter_map(|path| Some(path.file_name()?.to_owned())));
         }
         Ok(needed)

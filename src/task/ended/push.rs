@@ -94,6 +94,8 @@ pub fn push_commits(store: &Store, id: &str, to: Option<&str>, flags: &GivenFlag
     };
     // Lock it like a running task, against concurrent removal, export or push.
     let _lock = crate::files::Lock::wait(&store.task(id).join("export.lock"))?;
+    // After a kill the next command reaps the couriers, as it does for a running task.
+    let _alive = store.begin(id)?;
     let mut push = Push::failed(&wanted.branch);
     let base = Base { path: base, commit: commit_in, identity };
     let done = (|| {

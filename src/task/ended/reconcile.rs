@@ -171,7 +171,7 @@ fn has_receipt(store: &Store, id: &str) -> Result<bool> {
 
 /// Whether a task's directory has work that cannot be made again.
 fn has_work(directory: &Path) -> bool {
-    [keep::IMAGE, git::COMMITS].iter().any(|name| directory.join(name).exists())
+    [keep::IMAGE, sandbox::CHECKPOINTS, git::COMMITS].iter().any(|name| directory.join(name).exists())
 }
 
 /// All remains of ended tasks, for `brig doctor --leaks`. Changes nothing.

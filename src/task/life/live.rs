@@ -7,7 +7,7 @@
 use super::hiding::Hiding;
 use crate::error::{Error, Kind, Result, Step, wire};
 use crate::files;
-use crate::sandbox::{Bounds, Client, Exec, FileEntry, FileRequest, Reply, Rule, Sample};
+use crate::sandbox::{Bounds, Checkpoint, Client, Exec, FileEntry, FileRequest, Reply, Rule, Sample};
 use crate::task::records::receipt::Receipt;
 use crate::task::store::{Status, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -140,6 +140,11 @@ impl Live {
             crate::task::definition::hosted::check_live_rule(rule)?;
         }
         self.client.reach(rule, allow).doing(|| format!("change the rules of the task `{}`", self.id))
+    }
+
+    /// Copies its files at this moment, under `name` or the first free number: a state to fork from, or to return to.
+    pub fn checkpoint(&self, name: Option<&str>) -> Result<Checkpoint> {
+        self.client.checkpoint(name.map(str::to_owned)).doing(|| format!("make a checkpoint of the task `{}`", self.id))
     }
 
     /// Its current usage.

@@ -74,6 +74,9 @@ pub struct Receipt {
     pub couriers: Option<Ledger>,
     /// The commit at the start, for a repository.
     pub commit_in: Option<String>,
+    /// The task whose files it began with; missing for a new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
     /// The path of the workspace inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_at: Option<std::path::PathBuf>,
@@ -111,6 +114,15 @@ pub struct Receipt {
     pub steps: Vec<Timing>,
     /// What was removed and what was left.
     pub cleanup: Cleanup,
+}
+
+/// The task whose files another one began with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    /// Its id.
+    pub task: String,
+    /// Its checkpoint; `null` for its last state.
+    pub checkpoint: Option<String>,
 }
 
 /// Versions of the machine and of brig.
@@ -256,6 +268,7 @@ impl Receipt {
             image: record.image.clone(),
             couriers: course.couriers.map(|ledger| account(ledger, redactor)),
             commit_in: course.commit_in,
+            parent: record.continued_from.clone().map(|task| Parent { task, checkpoint: record.checkpoint.clone() }),
             workspace_at: record.at.clone(),
             mounts: record.mounts.clone(),
             commit_out: course.commit_out,

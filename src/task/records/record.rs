@@ -104,6 +104,9 @@ pub struct Record {
     pub profile: Option<ProfileUsed>,
     /// The task whose workspace it continues.
     pub continued_from: Option<String>,
+    /// The checkpoint of that task that it began with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
 }
 
 /// The backend of records from before the choice.
@@ -166,6 +169,7 @@ impl Record {
             canary: definition.canary,
             profile: definition.profile.clone(),
             continued_from: definition.continued.as_ref().map(|continued| continued.from.clone()),
+            checkpoint: definition.continued.as_ref().and_then(|continued| continued.checkpoint.clone()),
         }
     }
 

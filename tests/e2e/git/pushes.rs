@@ -1,6 +1,7 @@
 //! Pushes after the first attempt: by a resumed task, and by `brig task push`.
 
 use super::{COMMIT, bare, host, push, task};
+use crate::crash::{Random, SEED};
 use crate::support::{Lab, Run};
 use serde_json::Value;
 
@@ -74,6 +75,27 @@ fn commits_of_a_folder_are_pushed_where_the_caller_says() {
     assert!(lab.brig(&words).succeeded().stdout.starts_with("nothing new: "));
     let empty = lab.task().sh("true").receipt()["id"].as_str().unwrap().to_owned();
     lab.brig([&["task", "push", &empty], &to[..]].concat()).refused(125, &["workspace was empty"]);
+    lab.assert_clean();
+}
+
+#[test]
+fn killed_push_is_repeated() {
+    let lab = Lab::new();
+    let remote = bare(&lab);
+    let id = id(task(&lab, &remote, &[], COMMIT).ended_as("succeeded", 0));
+    let began = std::time::Instant::now();
+    lab.brig(["task", "push", &id, "--push-branch", "x0"]).succeeded();
+    let (whole, mut random) = (began.elapsed(), Random(SEED));
+    for round in 1..=20 {
+        let branch = format!("x{round}");
+        let words = ["task", "push", &id, "--push-branch", &branch];
+        let begun = lab.start(words);
+        std::thread::sleep(random.below(whole));
+        begun.signal(rustix::process::Signal::KILL);
+        begun.finish();
+        lab.brig(words).succeeded();
+        assert_eq!(host(&remote, &format!("git rev-parse {branch}")), host(&remote, "git rev-parse x0"));
+    }
     lab.assert_clean();
 }
 

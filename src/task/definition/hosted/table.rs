@@ -17,7 +17,20 @@ const ROWS: &[(&[&str], HostedRule)] = &[
         Free,
     ),
     (&["--stat", "--binary", "--include-git", "--force", "--patch", "--bundle", "--with-secrets", "--exclude"], Free),
-    (&["--merge", "<apply paths>", "<diff paths>", "<export paths>", "<kill signal>", "<revoke name>"], Free),
+    (
+        &[
+            "--merge",
+            "<apply paths>",
+            "<diff paths>",
+            "<export paths>",
+            "<kill signal>",
+            "<revoke name>",
+            "<checkpoint name>",
+            "<rollback name>",
+            "--from",
+        ],
+        Free,
+    ),
 ];
 
 /// The rule of a flag of `brig task` such as `--dir`, or of a parameter such as `<cp from>`.

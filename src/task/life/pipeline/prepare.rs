@@ -2,7 +2,7 @@
 
 use super::{Attempt, stopped};
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::{DiskFile, Outcome, Report, Signals, Workspace};
+use crate::sandbox::{CHECKPOINTS, DiskFile, Outcome, Report, Signals, Workspace};
 use crate::task::definition::{Continued, Keep, WorkspaceSource};
 use crate::task::ended::keep;
 use crate::task::git::{self, Budget, GitJob, Remote};
@@ -82,7 +82,8 @@ impl Attempt<'_> {
 
     /// The workspace that another task left.
     fn continue_workspace(&mut self, continued: &Continued) -> Result<Workspace> {
-        let note = keep::read_note(self.request.store, &continued.from)?;
+        let checkpoint = continued.checkpoint.as_deref();
+        let (note, _) = keep::origin(self.request.store, &continued.from, checkpoint)?;
         self.course.commit_in = note.commit.clone();
         let source = &self.request.definition.workspace;
         if let (WorkspaceSource::Repository { .. }, Some(path), Some(commit)) = (source, &note.base, &note.commit) {
@@ -141,23 +142,24 @@ impl Attempt<'_> {
     }
 
     /// The disk of the workspace: a file with a name where it outlives the supervisor.
-    pub(super) fn disk(&self) -> DiskFile {
+    pub(super) fn disk(&self) -> Result<DiskFile> {
         let (store, definition) = (self.request.store, &self.request.definition);
         let own = store.task(self.id()).join(keep::IMAGE);
-        match (&definition.continued, definition.keep) {
-            (Some(Continued { from, is_fork: true, .. }), _) => {
-                DiskFile::Copy { of: store.task(from).join(keep::IMAGE), to: own }
+        Ok(match (&definition.continued, definition.keep) {
+            (Some(Continued { from, is_fork: true, checkpoint, .. }), _) => {
+                DiskFile::Copy { of: keep::origin(store, from, checkpoint.as_deref())?.1, to: own }
             }
             (Some(_), _) => DiskFile::Kept(own),
             (None, Keep::No) => DiskFile::Unnamed,
             (None, _) => DiskFile::New(own),
-        }
+        })
     }
 
-    /// Removes the disk, unless the outcome keeps it.
+    /// Removes the disk, unless the outcome keeps it, or a checkpoint does.
     pub(super) fn discard_disk(&self, report: &Report) -> Result<()> {
         let keep = self.request.definition.keep;
-        if keep == Keep::No || keep.holds(&report.outcome) {
+        let has_checkpoints = || self.request.store.task(self.id()).join(CHECKPOINTS).exists();
+        if keep == Keep::No || keep.holds(&report.outcome) || has_checkpoints() {
             return Ok(());
         }
         keep::discard(self.request.store, self.id()).map(|_| ())

@@ -33,7 +33,7 @@ impl Attempt<'_> {
     fn supervise(&mut self, options: &Options, watcher: &mut dyn Watcher) -> Result<Report> {
         let (request, id) = (self.request, self.id());
         let (definition, directory) = (&request.definition, request.store.task(id));
-        let mut paths = HostPaths { disk: self.disk(), ..request.store.host_paths(id) };
+        let mut paths = HostPaths { disk: self.disk()?, ..request.store.host_paths(id) };
         if definition.sandbox.backend == Backend::Local {
             paths.stage.clone_from(&directory); // its workspace is seen there
         }
