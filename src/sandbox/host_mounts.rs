@@ -11,6 +11,7 @@ use super::options::{Backend, Options};
 use super::{HOME, system};
 use crate::error::{Error, Kind, Result};
 use crate::host::is_off;
+use crate::spec::hidden::HiddenFiles;
 use crate::spec::landlock::{Access, Rule};
 use crate::spec::root::{Attributes, MOUNTS, Owner, Shown, Source, Step};
 use std::path::{Component, Path};
@@ -95,6 +96,24 @@ fn misplaced(target: &Path, options: &Options) -> Option<String> {
         .map(|at| format!("it overlaps the workspace at `{}`", at.display()))
 }
 
+/// The place besides the workspace at which a sandbox shows files of `folder`, a path without links; `None` if it
+/// shows them nowhere else.
+pub(crate) fn also_shows(options: &Options, folder: &Path) -> Option<String> {
+    let real = |path: &Path| std::fs::canonicalize(options.pinned.path(path)).unwrap_or_else(|_| path.to_owned());
+    let mount = options.mounts.iter().find(|mount| overlaps(&real(&mount.source), folder));
+    if let Some(mount) = mount {
+        return Some(format!("`{}`", mount.target.display()));
+    }
+    match &options.rootfs {
+        Some(root) => overlaps(&real(root), folder).then(|| "its root file system".to_owned()),
+        None if options.image.is_some() => None,
+        None => {
+            let system = system::find_folders().folders;
+            system.iter().find(|shown| folder.starts_with(shown)).map(|shown| format!("`{}`", shown.display()))
+        }
+    }
+}
+
 /// The steps that show the mounts, in their order.
 pub(super) fn steps(options: &Options, facts: &[SourceFacts]) -> Vec<Step> {
     let mut steps = Vec::new();
@@ -113,7 +132,14 @@ pub(super) fn steps(options: &Options, facts: &[SourceFacts]) -> Vec<Step> {
         steps.extend(above.into_iter().rev().map(|at| Step::Directory { at, mode: 0o755, owner: Owner::User }));
         steps.push(match mount.mode {
             MountMode::ReadOnly | MountMode::CopyOnWrite if facts.is_folder && !is_off("mount-overlay") => {
-                Step::Overlay { lower: mount.source.clone(), changes, at, attributes, shown }
+                Step::Overlay {
+                    lower: mount.source.clone(),
+                    changes,
+                    at,
+                    attributes,
+                    shown,
+                    hidden: HiddenFiles::default(),
+                }
             }
             _ => Step::Bind { source: Source::Host(mount.source.clone()), at, attributes, shown },
         });

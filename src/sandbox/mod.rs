@@ -61,11 +61,13 @@ pub(crate) use crate::container::{
 pub(crate) use crate::egress::{Broker, Renewal, Value, check_credentials, fits_a_header, make_authority};
 pub use crate::egress::{Credential, Ech, Ledger, Policy, Row, Rule, Wording};
 pub(crate) use crate::process::{Starter, in_background};
+pub(crate) use crate::spec::hidden::{HiddenFiles, HiddenMatcher};
 pub(crate) use crate::spec::root::Hidden;
 pub(crate) use archive::{Bounds, pack, unpack_at};
 pub use checkpoint::Checkpoint;
 pub(crate) use checkpoint::{CHECKPOINTS, checkpoint_path, checkpoints};
 pub(crate) use control::{Client, Control, Exec, Idle, Reply, idle};
+pub(crate) use host_mounts::also_shows;
 pub use image::{Files, ImageRoot};
 pub use limits::{LimitName, Limits, size};
 pub(crate) use location::{SECRETS, WORKSPACE, conflict};

@@ -9,6 +9,7 @@ use super::outcome::ExitCodes;
 use crate::egress::Broker;
 use crate::error::{Error, Kind, Result};
 use crate::files::Pinned;
+use crate::spec::hidden::HiddenFiles;
 use crate::spec::root::Hidden;
 use std::ffi::OsString;
 use std::fmt;
@@ -44,6 +45,8 @@ pub struct Options {
     pub directory: Option<PathBuf>,
     /// Host paths shown read-only, with their place inside.
     pub shown: Vec<(PathBuf, PathBuf)>,
+    /// Files of the workspace's folder that are not shown.
+    pub(crate) hidden: HiddenFiles,
     /// Files and folders of the host that the caller asked for.
     pub mounts: Vec<Mount>,
     /// Host folders that the command may write itself, with their place inside: a courier's mirror, never an agent's.
@@ -86,6 +89,7 @@ impl Options {
             at: WORKSPACE.into(),
             directory: None,
             shown: Vec::new(),
+            hidden: HiddenFiles::default(),
             mounts: Vec::new(),
             lent: Vec::new(),
             pinned: Pinned::default(),

@@ -264,6 +264,7 @@ fn writable_steps(options: &Options, owner: (u32, u32)) -> Vec<Step> {
             at: options.at.clone(),
             attributes: Attributes::WRITABLE,
             shown: Shown::Users { uid: owner.0, gid: owner.1 },
+            hidden: options.hidden.clone(),
         },
     };
     // An image has its own, and root's is in the root.

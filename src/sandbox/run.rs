@@ -376,6 +376,8 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
         ("masked".to_owned(), paths(&spec.file_system.masked)),
         ("read-only".to_owned(), paths(&spec.file_system.read_only)),
     ];
+    let hidden = options.hidden.flags.iter().chain(&options.hidden.lines);
+    rows.extend(hidden.map(|pattern| ("hidden".to_owned(), pattern.escape_debug().to_string())));
     rows.extend(options.mounts.iter().map(|mount| ("mount".to_owned(), mount.words())));
     let disk = spec.file_system.scratch;
     rows.extend(options.limits.rows().into_iter().map(|(name, value)| {

@@ -10,6 +10,7 @@
 use super::profile::CHANGES;
 use crate::error::{Error, Kind, Result};
 use crate::host::{MountEntry, can_be_mapped, is_off};
+use crate::spec::hidden::HiddenFiles;
 use crate::spec::root::{Attributes, MOUNTS, Owner, SUBMOUNTS, Shown, Source, Step};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, open, openat2, statx};
 use std::collections::BTreeMap;
@@ -58,13 +59,16 @@ pub(super) fn add(steps: &mut Vec<Step>, mounts: &[MountEntry], is_privileged: b
             Step::Bind { source: Source::Host(path), at, attributes, shown }
                 if *attributes == Attributes::READ_ONLY && is_folder_of(path, *shown, &mounts) =>
             {
-                Some(Folder { path: path.clone(), at: at.clone(), shown: *shown, is_workspace: false })
+                Some(Folder { path: path.clone(), at: at.clone(), shown: *shown, is_workspace: false, hides: false })
             }
-            Step::Overlay { lower, at, changes, shown, .. } if *changes == CHANGES || MOUNTS.contains(changes) => {
-                Some(Folder { path: lower.clone(), at: at.clone(), shown: *shown, is_workspace: true })
+            Step::Overlay { lower, at, changes, shown, hidden, .. }
+                if *changes == CHANGES || MOUNTS.contains(changes) =>
+            {
+                let hides = !hidden.is_empty();
+                Some(Folder { path: lower.clone(), at: at.clone(), shown: *shown, is_workspace: true, hides })
             }
             Step::Bind { source: Source::Host(path), at, shown: shown @ Shown::Users { .. }, .. } => {
-                Some(Folder { path: path.clone(), at: at.clone(), shown: *shown, is_workspace: true })
+                Some(Folder { path: path.clone(), at: at.clone(), shown: *shown, is_workspace: true, hides: false })
             }
             _ => None,
         };
@@ -92,6 +96,8 @@ struct Folder {
     shown: Shown,
     /// Whether it is the workspace or a mount of the caller's: the host's sockets in it must be out of reach.
     is_workspace: bool,
+    /// Whether files of it are hidden: those of a mount below would not be.
+    hides: bool,
 }
 
 impl Submounts {
@@ -119,6 +125,9 @@ impl Submounts {
             match (is_privileged, is_shown, open) {
                 // Another mount covers it.
                 (_, true, Ok(open)) if mount_number(open.as_fd()) != Some(mount.id) => {}
+                (true, true, Ok(_)) if folder.hides => {
+                    self.note(folder, format!("`{name}` is another file system and is not shown: files are hidden"));
+                }
                 (true, true, Ok(_)) if (folder.is_workspace && self.overlays == SUBMOUNTS.len()) || count == MOST => {
                     self.note(folder, format!("`{name}` is another file system and is not shown: there are too many"));
                 }
@@ -144,6 +153,7 @@ impl Submounts {
                             at,
                             attributes: Attributes::READ_ONLY,
                             shown: folder.shown,
+                            hidden: HiddenFiles::default(),
                         },
                         None => Step::Bind {
                             source: Source::Host(source),

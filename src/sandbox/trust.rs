@@ -4,6 +4,7 @@
 use super::network::NetworkMode;
 use super::options::Options;
 use crate::egress::{Broker, Trust};
+use crate::spec::hidden::HiddenFiles;
 use crate::spec::root::{Attributes, Change, Owner, Shown, Step};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -47,6 +48,7 @@ pub(super) fn in_host(broker: &Broker, has_folder: bool, owns_all: bool) -> Vec<
             at: folder.to_owned(),
             attributes: Attributes::WRITABLE,
             shown: Shown::Inside,
+            hidden: HiddenFiles::default(),
         });
     }
     let file = |name: &str, content: Vec<u8>| Step::File { at: folder.join(name), content, mode: 0o644 };

@@ -1,5 +1,6 @@
 //! The file system of a container, as an ordered list of steps. Making the list needs no system call.
 
+use super::hidden::HiddenFiles;
 use super::resources::Rates;
 use crate::sys::mount as bits;
 use std::path::PathBuf;
@@ -143,7 +144,15 @@ pub(crate) enum Step {
     /// A bind mount of one file or directory, without its submounts.
     Bind { source: Source, at: PathBuf, attributes: Attributes, shown: Shown },
     /// A copy-on-write view: `lower` is never written, changes go to `<changes>/upper` of the scratch file system.
-    Overlay { lower: PathBuf, changes: &'static str, at: PathBuf, attributes: Attributes, shown: Shown },
+    /// Files of `lower` that are `hidden` are not in the view.
+    Overlay {
+        lower: PathBuf,
+        changes: &'static str,
+        at: PathBuf,
+        attributes: Attributes,
+        shown: Shown,
+        hidden: HiddenFiles,
+    },
     /// The process file system of the container's PID namespace.
     Proc { at: PathBuf },
     /// Private terminals, at most [`MOST_TERMINALS`], with `ptmx` for every user.

@@ -15,6 +15,7 @@ mod events;
 mod exits;
 mod git;
 mod handback;
+mod hiding;
 mod hosted;
 mod images;
 mod keep;

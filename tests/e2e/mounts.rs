@@ -30,7 +30,7 @@ fn a_mount_is_read_only_unless_another_mode_is_written_out() {
         let mounts = [mount(&lab, "data", &format!("/data{mode}")), mount(&lab, "one", &format!("/one{mode}"))];
         let run = with(&lab, &mounts).sh(script);
         run.ended_as("succeeded", 0);
-        assert!(run.stderr.starts_with("of the host\none file\n") && run.stderr.ends_with("\n2\n"), "{run:#?}");
+        assert!(run.stderr.contains("of the host\none file\n") && run.stderr.contains("\n2\n"), "{run:#?}");
         assert_eq!(run.stderr.matches("Read-only file system").count(), 3, "{run:#?}");
         let receipt = run.receipt();
         assert_eq!((&receipt["mounts"][0]["target"], &receipt["mounts"][1]["mode"]), (&"/data".into(), &"ro".into()));
@@ -317,4 +317,24 @@ fn another_runtime_shows_mounts_and_writes_none() {
         .args(crun)
         .sh("true")
         .refused(125, &["oci:/usr/bin/crun", "set-user-ID"]);
+}
+
+#[test]
+fn a_kept_workspace_has_its_mounts_again_and_nothing_of_their_changes() {
+    let Some(_) = Lab::root() else { return };
+    let lab = lab();
+    let mounts = [mount(&lab, "data", "/data:cow"), mount(&lab, "one", "/one")];
+    let run = with(&lab, &mounts).args(["--keep"]).sh("echo changed > /data/sub/file; echo kept > file");
+    let id = run.ended_as("succeeded", 0).receipt()["id"].as_str().unwrap().to_owned();
+    let run = lab.brig([
+        "task",
+        "resume",
+        &id,
+        "--",
+        "sh",
+        "-c",
+        "cat file /one /data/sub/file; echo x > /data/new; cat /data/new",
+    ]);
+    assert_eq!(run.stdout, "kept\none file\nof the host\nx\n", "{run:#?}");
+    lab.brig(["task", "prune", "--workspaces", "--older-than", "0s"]).succeeded();
 }

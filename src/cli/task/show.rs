@@ -43,6 +43,7 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
     row("ended", receipt.ended.clone());
     let root = if receipt.root_inside { ", root inside" } else { "" };
     row("guarantee", format!("{}{root} ({})", receipt.guarantee.word(), receipt.backend));
+    receipt.hide.iter().for_each(|pattern| row("hidden", pattern.clone()));
     receipt.mounts.iter().for_each(|mount| row("mount", mount.words()));
     if let Some(failure) = &receipt.error {
         row("error", format!("{} {}", failure.code, failure.message));

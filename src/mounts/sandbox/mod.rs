@@ -6,6 +6,7 @@
 mod amend;
 mod folder;
 mod layers;
+mod mask;
 mod plan;
 mod program;
 mod secrets;
@@ -22,6 +23,7 @@ use super::mount::{
 use super::write::{link, own, real_directory, write};
 use super::{Built, device, pivot, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
+use crate::spec::hidden::HiddenFiles;
 use crate::spec::root::{Attributes, Ids, Layers, MOST_TERMINALS, Root, Shown, Source, Step};
 use crate::sys::mount as bits;
 use crate::sys::weaken;
@@ -183,7 +185,8 @@ impl Builder<'_> {
 
     /// A root over a tree that is never written.
     fn over(&self, lower: &Path, shown: Shown) -> Result<OwnedFd> {
-        let root = self.overlay(lower, "root", shown, self.plan.administrator)?;
+        let tree = self.lower(lower, shown)?;
+        let root = self.over_tree((&tree, ""), &lower.display().to_string(), "root", self.plan.administrator)?;
         restrict(&root, self.plan.file_system.attributes)?;
         Ok(root)
     }
@@ -233,8 +236,11 @@ impl Builder<'_> {
                 attach(&tree, folder.target(root, at, resolve::file_type(&tree)?)?.as_fd())
             }
             .doing(|| format!("mount `{}`", at.display())),
-            Step::Overlay { lower, changes, at, attributes, shown } => {
-                let made = self.overlay(lower, changes, *shown, self.plan.user)?;
+            Step::Overlay { lower, changes, at, attributes, shown, hidden } => {
+                let tree = self.lower(lower, *shown)?;
+                let mask = self.mask(&tree, hidden, changes)?;
+                let name = lower.display().to_string();
+                let made = self.over_tree((&tree, &mask), &name, changes, self.plan.user)?;
                 restrict(&made, *attributes)?;
                 attach(&made, folder.directory(root, at, 0o755)?.0.as_fd())
             }
@@ -319,7 +325,7 @@ impl Builder<'_> {
     fn gathered(&self, layers: &Layers) -> Result<OwnedFd> {
         let tree = layers::gather(layers, self.plan)?;
         restrict(&tree, Attributes::READ_ONLY)?;
-        let made = self.over_tree(&tree, "the copied image", "root", self.plan.administrator)?;
+        let made = self.over_tree((&tree, ""), "the copied image", "root", self.plan.administrator)?;
         as_root(made, layers, self.plan.file_system.attributes)
     }
 
@@ -335,14 +341,7 @@ impl Builder<'_> {
 
     /// Mounts `lower` copy-on-write. Its layers get names below the stage: mount(2) takes paths of layers, and before
     /// 6.15 only of mounts that are attached in this namespace.
-    fn overlay(&self, lower: &Path, changes: &str, shown: Shown, owner: Ids) -> Result<OwnedFd> {
-        let tree = clone_tree(CWD, lower)?;
-        restrict_mapped(&tree, Attributes::READ_ONLY, self.plan.mapping(shown))
-            .doing(|| format!("show `{}`", lower.display()))?;
-        self.over_tree(&tree, &lower.display().to_string(), changes, owner)
-    }
-
-    fn over_tree(&self, tree: &OwnedFd, name: &str, changes: &str, owner: Ids) -> Result<OwnedFd> {
+    fn over_tree(&self, (tree, mask): (&OwnedFd, &str), name: &str, changes: &str, owner: Ids) -> Result<OwnedFd> {
         let below = format!("lower-{changes}");
         let stage = self.stage()?;
         let place = resolve::directory(stage, Path::new(&below), 0o700)?.0;
@@ -350,7 +349,7 @@ impl Builder<'_> {
         self.upper(changes, owner)?;
         let marks = if self.plan.user_xattr { "userxattr," } else { "" };
         let options = format!(
-            "{marks}volatile,xino=off,lowerdir={below},upperdir=scratch/{changes}/upper,workdir=scratch/{changes}/work\0"
+            "{marks}volatile,xino=off,lowerdir={mask}{below},upperdir=scratch/{changes}/upper,workdir=scratch/{changes}/work\0"
         );
         let data = std::ffi::CStr::from_bytes_with_nul(options.as_bytes())
             .map_err(|_| Error::new(Kind::Internal, "overlay options with a NUL"))?;
@@ -367,6 +366,25 @@ impl Builder<'_> {
         rustix::mount::unmount(view.as_str(), rustix::mount::UnmountFlags::DETACH)
             .failing(Kind::Mount, || "detach the view from the stage")?;
         Ok(made)
+    }
+
+    /// A lower layer that is shown as a detached read-only mount.
+    fn lower(&self, lower: &Path, shown: Shown) -> Result<OwnedFd> {
+        let tree = clone_tree(CWD, lower)?;
+        restrict_mapped(&tree, Attributes::READ_ONLY, self.plan.mapping(shown))
+            .doing(|| format!("show `{}`", lower.display()))?;
+        Ok(tree)
+    }
+
+    /// Makes the layer that hides files of a tree. Returns its part of `lowerdir`, empty if it hides none.
+    fn mask(&self, tree: &OwnedFd, hidden: &HiddenFiles, changes: &str) -> Result<String> {
+        if hidden.is_empty() || weaken::is_off("hidden-files") {
+            return Ok(String::new());
+        }
+        let path = format!("{changes}/mask");
+        let (layer, _) = resolve::directory(self.scratch()?, Path::new(&path), 0o755)?;
+        let hides = mask::make(tree.as_fd(), hidden, layer.as_fd())?;
+        Ok(if hides { format!("scratch/{path}:") } else { String::new() })
     }
 }
 

@@ -210,9 +210,9 @@ impl Bundle {
                     let at = bundle.bind(at, attributes);
                     of_cell.push(Step::Bind { source, at, attributes, shown });
                 }
-                Step::Overlay { lower, changes, at, attributes, shown } => {
+                Step::Overlay { lower, changes, at, attributes, shown, hidden } => {
                     let at = bundle.bind(at, attributes);
-                    of_cell.push(Step::Overlay { lower, changes, at, attributes, shown });
+                    of_cell.push(Step::Overlay { lower, changes, at, attributes, shown, hidden });
                 }
                 Step::Secrets { at, files } => {
                     let at = bundle.bind(at, Attributes::KERNEL.read_only());

@@ -51,8 +51,8 @@ impl Isolates for Local {
         let mut container = asked;
         let place = stage.join("workspace");
         let own = |step: Step| match step {
-            Step::Overlay { lower, changes, at, attributes, shown } if at == Path::new(WORKSPACE) => {
-                Some(Step::Overlay { lower, changes, at: place.clone(), attributes, shown })
+            Step::Overlay { lower, changes, at, attributes, shown, hidden } if at == Path::new(WORKSPACE) => {
+                Some(Step::Overlay { lower, changes, at: place.clone(), attributes, shown, hidden })
             }
             Step::Bind { source, at, attributes, shown } if at == Path::new(WORKSPACE) => {
                 Some(Step::Bind { source, at: place.clone(), attributes, shown })
@@ -121,6 +121,9 @@ fn refuse(options: &Options) -> Result<()> {
             "place inside for a workspace or a start folder",
             "leave --at and --workdir out, or use the backend native",
         );
+    }
+    if !options.hidden.is_empty() {
+        return wrong("way to hide files", "leave --hide out, or use the backend native");
     }
     if !options.shown.is_empty() || !options.lent.is_empty() || !options.mounts.is_empty() {
         return wrong("place for the host's folders", "use the backend native");

@@ -3,7 +3,7 @@
 use super::image;
 use super::layout::Layout;
 use super::plan::{check_git, checked_workspace, options};
-use super::{Definition, WorkspaceSource, mounts};
+use super::{Definition, WorkspaceSource, hidden, mounts};
 use crate::error::Result;
 use crate::files::Pinned;
 use crate::sandbox;
@@ -23,11 +23,13 @@ pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, St
     let workspace = checked_workspace(definition)?;
     let mut options = options(definition, &layout, image.as_ref(), workspace)?;
     options.pinned = pinned;
+    hidden::complete(definition, &mut options)?;
+    let exposed = hidden::note(definition, &options);
     let mut rows = sandbox::explain(&options)?;
     rows.extend(
         layout.repository.iter().map(|path| ("repository".to_owned(), format!("{}, read-only", path.display()))),
     );
-    rows.extend(layout.notes.iter().map(|note| ("note".to_owned(), note.clone())));
+    rows.extend(layout.notes.iter().chain(&exposed).map(|note| ("note".to_owned(), note.clone())));
     for secret in &definition.secrets {
         rows.extend(
             secret

@@ -2,6 +2,7 @@
 
 pub(super) mod explain;
 pub(super) mod exposure;
+pub(super) mod hidden;
 pub(super) mod hosted;
 pub(super) mod image;
 pub(super) mod layout;

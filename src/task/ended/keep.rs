@@ -371,6 +371,7 @@ impl Store {
         definition.sandbox.mounts = record.mounts;
         // Another command runs, and does not hold.
         definition.sandbox.holds = note.holds && is_same_command;
+        definition.sandbox.hidden.flags = record.hide;
         definition.sandbox.may_degrade = record.may_degrade;
         definition.sandbox.backend = record.backend.parse().doing(step)?;
         definition.sandbox.exit_codes = record.exit_codes;

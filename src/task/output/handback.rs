@@ -112,11 +112,17 @@ pub(crate) fn upper(scratch: BorrowedFd<'_>, base: Option<&Path>) -> Result<Opti
     Ok(Some((upper, form)))
 }
 
+/// The layer that hid files of the workspace, on the scratch file system of an ended sandbox.
+pub(crate) fn mask(scratch: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    openat2(scratch, Path::new(sandbox::CHANGES).join("mask"), DIRECTORY, Mode::empty(), beneath).ok()
+}
+
 /// Collects the changes of the workspace.
 pub(crate) fn collect(
     upper: Option<&(OwnedFd, Form)>,
     base: Option<&Path>,
-    (into, result): (&Path, &str),
+    (into, result, hidden): (&Path, &str, Option<changes::HiddenNames<'_>>),
     started: SystemTime,
     limits: &changes::Limits,
 ) -> Result<ChangeSet> {
@@ -132,6 +138,7 @@ pub(crate) fn collect(
         lower: lower.as_ref().map(AsFd::as_fd),
         above: above.as_ref(),
         worktree: worktree.as_ref(),
+        hidden,
         form: *form,
         started: Some(started),
     };

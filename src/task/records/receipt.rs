@@ -83,6 +83,9 @@ pub struct Receipt {
     /// The files and folders of the host that it showed besides the workspace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
+    /// The patterns of `--hide`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hide: Vec<String>,
     /// The commit at the end, for a repository.
     #[serde(default)]
     pub commit_out: Option<String>,
@@ -271,6 +274,7 @@ impl Receipt {
             parent: record.continued_from.clone().map(|task| Parent { task, checkpoint: record.checkpoint.clone() }),
             workspace_at: record.at.clone(),
             mounts: record.mounts.clone(),
+            hide: record.hide.clone(),
             commit_out: course.commit_out,
             push: course.push,
             secrets: if held.is_empty() { record.secrets.clone() } else { held.told() },

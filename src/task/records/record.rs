@@ -56,6 +56,9 @@ pub struct Record {
     /// The files and folders of the host that it shows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
+    /// The patterns of `--hide`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hide: Vec<String>,
     /// The image of the root, with its configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageUsed>,
@@ -148,6 +151,7 @@ impl Record {
             directory: definition.sandbox.directory.clone(),
             rootfs: definition.sandbox.rootfs.clone(),
             mounts: definition.sandbox.mounts.clone(),
+            hide: definition.sandbox.hidden.flags.clone(),
             image: image.map(|image| image.used.clone()),
             root_inside: definition.sandbox.root_inside || image.is_some_and(|image| image.asks_root),
             limits: definition.sandbox.limits.clone(),

@@ -8,7 +8,7 @@ use super::ValueKind::{
 use super::values::{Variable, degradable, given_variable, resolver, size};
 use super::{Given, Setter, Setting, ValueKind, checked, owned, time};
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::{LimitName, Mount, MountMode, Rule};
+use crate::sandbox::{HiddenFiles, LimitName, Mount, MountMode, Rule};
 use crate::task::definition::image::ImageWish;
 use crate::task::definition::receiver::Receiver;
 use crate::task::definition::{Definition, Keep, WorkspaceSource};
@@ -75,6 +75,8 @@ pub(super) static ROWS: &[Setting] = &[
         .help("Show a file or folder of this machine inside: ro (read-only, the default), cow (writes end with the task) or rw (writes change it; repeat)"),
     row("--ro", "PATH", "read_only", Texts, Folder, add_read_only)
         .help("Show a file or folder of this machine at its own path, read-only: ~/.rustup, /opt/node (repeat)"),
+    row("--hide", "PATTERN", "hide", Texts, Free, add_hidden)
+        .help("Leave files of --dir out of the sandbox, its changes and `apply`, by a pattern as in .gitignore; .brigignore in the folder lists more (repeat)"),
     row("--rootfs", "DIR", "rootfs", PATH, Folder, set_rootfs)
         .help("The root file system [default: the host's own system folders, read-only]"),
     row("--image", "REF", "image", Text, Key("registries"), set_image).excludes(&["--rootfs"])
@@ -258,6 +260,13 @@ fn set_folder(it: &mut Definition, v: &Given<'_>) -> Result<()> {
 
 fn set_repository(it: &mut Definition, v: &Given<'_>) -> Result<()> {
     it.workspace = WorkspaceSource::Repository { url: absolute_repository(v.text()?), reference: None };
+    Ok(())
+}
+
+fn add_hidden(it: &mut Definition, v: &Given<'_>) -> Result<()> {
+    let pattern = v.text()?.to_owned();
+    HiddenFiles { flags: vec![pattern.clone()], ..HiddenFiles::default() }.compile()?;
+    it.sandbox.hidden.flags.push(pattern);
     Ok(())
 }
 

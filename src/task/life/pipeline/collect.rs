@@ -9,7 +9,7 @@ use crate::sandbox::{Options, Report, Workspace};
 use crate::task::definition::WorkspaceSource;
 use crate::task::life::canary;
 use crate::task::output::artifact::{self, Source};
-use crate::task::output::changes::{Form, Limits};
+use crate::task::output::changes::{Form, HiddenNames, Limits};
 use crate::task::output::handback::{self, ChangeSet};
 use crate::task::records::receipt::{AttemptRecord, Timing};
 use crate::task::redact::Redactor;
@@ -67,7 +67,7 @@ impl<'run> Collector<'run> {
         let began = Instant::now();
         let upper = handback::upper(scratch, self.base.as_deref())?;
         self.look_for_canary("its output or its events");
-        self.collect_changes(upper.as_ref(), course)?;
+        self.collect_changes(scratch, upper.as_ref(), course)?;
         let is_untouched = course.changes.as_ref().is_some_and(ChangeSet::is_nothing);
         let source = upper.as_ref().filter(|_| !is_untouched);
         let source = source.map(|(upper, form)| Source { upper: upper.as_fd(), form: *form });
@@ -88,7 +88,12 @@ impl<'run> Collector<'run> {
         Ok(())
     }
 
-    fn collect_changes(&mut self, upper: Option<&(OwnedFd, Form)>, course: &mut AttemptRecord) -> Result<()> {
+    fn collect_changes(
+        &mut self,
+        scratch: BorrowedFd<'_>,
+        upper: Option<&(OwnedFd, Form)>,
+        course: &mut AttemptRecord,
+    ) -> Result<()> {
         let definition = &self.request.definition;
         if !definition.changes && self.canary.is_none() {
             return Ok(());
@@ -96,7 +101,12 @@ impl<'run> Collector<'run> {
         let into = self.directory.join("changes");
         let tree = self.base.as_ref().map(|base| self.request.pinned.path(base));
         let result = definition.result.path.as_str();
-        let mut changes = handback::collect(upper, tree.as_deref(), (&into, result), self.started, &self.limits)?;
+        let hidden = &self.request.options.hidden;
+        let patterns = (!hidden.is_empty()).then(|| hidden.compile()).transpose()?;
+        let mask = handback::mask(scratch);
+        let hidden = patterns.as_ref().map(|patterns| HiddenNames { patterns, mask: mask.as_ref().map(AsFd::as_fd) });
+        let names = (into.as_path(), result, hidden);
+        let mut changes = handback::collect(upper, tree.as_deref(), names, self.started, &self.limits)?;
         changes.base = changes.base.and(self.base.clone());
         if let (Some(canary), Some(path)) = (&mut self.canary, &changes.path) {
             canary.changes(path)?;

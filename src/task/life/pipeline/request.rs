@@ -8,7 +8,7 @@ use crate::task::definition::hosted;
 use crate::task::definition::image::{self, Opened};
 use crate::task::definition::layout::Layout;
 use crate::task::definition::plan::{check_git, checked_workspace, options};
-use crate::task::definition::{Definition, Keep, WorkspaceSource, exposure, mounts};
+use crate::task::definition::{Definition, Keep, WorkspaceSource, exposure, hidden, mounts};
 use crate::task::ended::{keep, prune, reconcile};
 use crate::task::git::GitOptions;
 use crate::task::life::watcher::Watcher;
@@ -64,6 +64,8 @@ impl<'run> Request<'run> {
         if let WorkspaceSource::Directory(folder) = &definition.workspace {
             exposure::check(&pinned.path(folder), store)?;
         }
+        hidden::complete(&definition, &mut options)?;
+        layout.notes.extend(hidden::note(&definition, &options));
         definition.artifacts.check(&pinned)?;
         check_git(&definition)?;
         let expected = definition.result.read(&pinned)?;

@@ -7,6 +7,7 @@
 use super::Limits;
 use super::base;
 use super::copy::{self, Digest};
+use super::hidden::{AboveHidden, HiddenNames};
 use super::ignored::{Repository, Rules};
 use super::index::{Above, Worktree};
 use super::keep_bases;
@@ -37,6 +38,8 @@ pub(crate) struct Workspace<'a> {
     pub(crate) above: Option<&'a Above>,
     /// The repository of the worktree that the base is, or that is above it.
     pub(crate) worktree: Option<&'a Worktree>,
+    /// The files of the base that the sandbox did not show.
+    pub(crate) hidden: Option<HiddenNames<'a>>,
     /// The form of the whiteouts.
     pub(crate) form: Form,
     /// The agent's start. A base written later is marked, to protect the user's edit.
@@ -66,9 +69,11 @@ pub(crate) fn collect(workspace: Workspace<'_>, into: &Path, limits: &Limits) ->
         skipped_left: limits.skipped_bytes,
         is_full: false,
         repository: Repository::default(),
+        above_hidden: AboveHidden::default(),
         changes: Changes { complete: true, ..Changes::default() },
     };
     walk.run().map_err(|error| error.doing(step()))?;
+    walk.above_hidden.leave_out(&mut walk.changes);
     walk.changes.entries.sort_unstable_by(|one, other| one.path.cmp(&other.path));
     if let Some(lower) = walk.workspace.lower {
         let left = limits.base_bytes.min(limits.disk_bytes - walk.stored);
@@ -151,6 +156,8 @@ struct Walk<'a> {
     is_full: bool,
     /// The rules and the index of the base.
     repository: Repository<'a>,
+    /// Folders of the base that have hidden files.
+    above_hidden: AboveHidden,
     changes: Changes,
 }
 
@@ -262,6 +269,12 @@ impl Walk<'_> {
             (Err(errno), _) | (_, Err(errno)) => return Ok(self.leave_out(&path, Reason::Unreadable, Some(errno))),
         };
         let is_directory = |status: &Stat| tree::file_type(status) == FileType::Directory;
+        if self.hides(&path, [now.as_ref(), base.as_ref()]) {
+            // A file of the agent's under a hidden name would be compared with the hidden one.
+            self.above_hidden.keep(&path, base.as_ref());
+            let is_new = now.is_some_and(|now| !self.workspace.form.is_whiteout(&now));
+            return Ok(if is_new { self.leave_out(&path, Reason::Hidden, None) } else { None });
+        }
         let shown = now.as_ref().filter(|now| !self.workspace.form.is_whiteout(now)).or(base.as_ref());
         let is_ignored = self.is_ignored(frame, &path, shown.is_some_and(is_directory));
         if is_ignored && !self.repository.tracked.as_ref().map_or(base.is_some(), |tracked| tracked.has(&path)) {
@@ -287,6 +300,11 @@ impl Walk<'_> {
             FileType::Socket => Ok(self.leave_out(&place.path, Reason::Socket, None)),
             _ => Ok(self.leave_out(&place.path, Reason::Device, None)),
         }
+    }
+
+    /// Whether a path was hidden, as one of its sides is or was.
+    fn hides(&self, path: &TreePath, sides: [Option<&Stat>; 2]) -> bool {
+        self.workspace.hidden.is_some_and(|hidden| hidden.has(path, sides)) && !tree::is_off("hidden-changes")
     }
 
     /// Whether git ignores a path and does not track it.

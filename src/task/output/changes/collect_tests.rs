@@ -288,6 +288,7 @@ fn an_edit_of_the_users_during_the_run_is_marked() {
     lab.shell("base", "echo edit >b");
     let (upper, base) = (lab.open("upper"), lab.open("base"));
     let workspace = super::Workspace {
+        hidden: None,
         upper: upper.as_fd(),
         lower: Some(base.as_fd()),
         above: None,

@@ -189,7 +189,7 @@ proptest! {
         write(&lab.at("upper"), &new);
         rustix::fs::setxattr(lab.at("upper"), "user.overlay.opaque", b"y", rustix::fs::XattrFlags::empty()).unwrap();
         let (upper, base) = (lab.open("upper"), lab.open("base"));
-        let workspace = Workspace { upper: upper.as_fd(), lower: Some(base.as_fd()), above: None, worktree: None, form: Form::User, started: None };
+        let workspace = Workspace { upper: upper.as_fd(), lower: Some(base.as_fd()), above: None, worktree: None, hidden: None, form: Form::User, started: None };
         let changes = collect(workspace, &lab.at("out"), &Limits::default()).unwrap();
 
         lab.shell(".", "cp -a base target");

@@ -95,7 +95,8 @@ impl Lab {
         let lower = (self.form != Form::Plain).then_some(base.as_fd());
         let (above, worktree) = crate::task::output::handback::repository_of((&base, &self.at("base")));
         let (above, worktree) = (above.as_ref(), worktree.as_ref());
-        let workspace = Workspace { upper: upper.as_fd(), lower, above, worktree, form: self.form, started: None };
+        let workspace =
+            Workspace { upper: upper.as_fd(), lower, above, worktree, hidden: None, form: self.form, started: None };
         collect(workspace, &self.at("out"), limits)
     }
 

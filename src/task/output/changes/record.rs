@@ -106,6 +106,8 @@ pub(crate) enum Reason {
     Changing,
     /// Only the setuid or setgid bit was left out; the file itself was taken.
     SetIdBits,
+    /// Its name is hidden: the folder may have a file of this name that the agent did not see.
+    Hidden,
 }
 
 impl Reason {
@@ -130,6 +132,7 @@ impl Reason {
                 )
             }
             Reason::Changing => "it changed while it was read".to_owned(),
+            Reason::Hidden => "--hide or .brigignore hides this name".to_owned(),
             Reason::SetIdBits => "only its setuid and setgid bits, the rest of it is".to_owned(),
         }
     }

@@ -21,6 +21,7 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     // Git. All of `.git`: config, hooks, info/attributes, and files of later versions.
     (GIT, ".git/** .git git~1/**"),
     ("it can switch on filters, diff and merge drivers that the user's configuration names", ".gitattributes"),
+    ("it decides which files the next sandbox of this folder hides", ".brigignore"),
     ("it names repositories that are cloned and paths that they are put in", ".gitmodules"),
     (
         GIT,
