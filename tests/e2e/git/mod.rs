@@ -9,6 +9,7 @@ mod options;
 mod pushes;
 mod server;
 mod ssh;
+mod story;
 mod submodules;
 
 use crate::support::{Lab, Run};
