@@ -16,6 +16,7 @@ pub(crate) use crate::mounts::disk::volatile::{
 pub(crate) use crate::sys::seccomp::{next_waiting, refuse};
 pub(crate) use check::{Checked, Possible, check, nested, possible, privileged, thoroughly as check_thoroughly};
 pub(crate) use gateway::Wish;
+pub(crate) use sandbox::archive;
 pub(crate) use sandbox::{
     DiskFile, Entered, HostPaths, Queues, Running, Visit, Workshop, begin_ahead, begin_disk, check_pasta, groups,
     launch, left_devices, remove_devices, remove_groups,

@@ -4,7 +4,6 @@
 //! [`options`] are checked, `container_spec` turns them into a spec (pure), `container` carries it out, `supervise`
 //! watches it, `outcome` decides (pure). Not here: where a workspace comes from, and the use of its changes (`task`).
 
-mod archive;
 mod backend;
 mod check;
 mod checkpoint;
@@ -54,6 +53,7 @@ pub(crate) fn left_containers() -> Vec<(&'static str, std::path::PathBuf)> {
     crate::container::Containers::new(None).left()
 }
 
+pub(crate) use crate::container::archive::{Bounds, pack, pack_kept, unpack_at};
 pub(crate) use crate::container::{
     DiskFile, HostPaths, Workshop, backing_name, groups, is_begun_disk_abandoned, left_devices, remove_begun_disk,
     remove_devices, remove_groups,
@@ -63,7 +63,6 @@ pub use crate::egress::{Credential, Ech, Ledger, Policy, Row, Rule, Wording};
 pub(crate) use crate::process::{Starter, in_background};
 pub(crate) use crate::spec::hidden::{HiddenFiles, HiddenMatcher};
 pub(crate) use crate::spec::root::Hidden;
-pub(crate) use archive::{Bounds, pack, unpack_at};
 pub use checkpoint::Checkpoint;
 pub(crate) use checkpoint::{CHECKPOINTS, checkpoint_path, checkpoints};
 pub(crate) use control::{Client, Control, Exec, Idle, Reply, idle};

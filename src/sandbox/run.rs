@@ -25,7 +25,7 @@ use crate::files::Pinned;
 use crate::process::{Stdio, Terminal};
 use crate::spec::Container;
 use crate::spec::process::EVENTS;
-use crate::spec::root::{FileSystem, Root, Source, Step};
+use crate::spec::root::{Backing as ScratchBacking, FileSystem, Root, Source, Step};
 use rustix::fs::{FileType, Stat};
 use rustix::process::Signal;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -93,6 +93,7 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<PendingSandbox<'_>>
     }
     degraded.extend(self::degraded(&checked));
     let disk_bytes = spec.file_system.scratch.bytes;
+    let is_on_disk = spec.file_system.scratch.backing == ScratchBacking::Image;
     let stop_signal = stop_signal(options)?;
     let signals = Signals::take()?;
     let (streams, stdio) = if options.terminal {
@@ -107,7 +108,7 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<PendingSandbox<'_>>
         container::launch(spec, &checked, &site.paths, stdio, handed, options.network.gateway(options.broker.as_ref()))
             .map(|running| {
                 let (forward_input, launched) = (site.forward_input, Instant::now());
-                let disk_file = site.paths.disk.named().map(Path::to_owned);
+                let disk_file = site.paths.disk.named().filter(|_| is_on_disk).map(Path::to_owned);
                 Started {
                     running,
                     launched,

@@ -4,8 +4,8 @@
 //! In on standard input: one line of JSON, [`FileRequest`], then data. Out: data on standard output, an error on
 //! standard error.
 
-use super::archive;
 use super::signals::Signals;
+use crate::container::archive;
 use crate::error::{Context, Error, Kind, Result, wire};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;

@@ -170,7 +170,7 @@ fn killed_supervisor_leaves_no_checkpoint_or_a_whole_one() {
     let (task, id) = start(&lab, &[], script);
     let began = Instant::now();
     lab.brig(["task", "checkpoint", &id]).succeeded();
-    let whole = began.elapsed().mul_f64(1.2);
+    let mut whole = began.elapsed().mul_f64(1.2);
     lab.brig(["task", "kill", &id]).succeeded();
     task.finish();
     let (mut random, mut made) = (Random(SEED), 0);
@@ -186,6 +186,8 @@ fn killed_supervisor_leaves_no_checkpoint_or_a_whole_one() {
             .map(|entries| entries.map(|entry| entry.unwrap().file_name()).collect())
             .unwrap_or_default();
         assert!(left.is_empty() || left == ["a.img"], "{left:?}");
+        // On a busy machine a checkpoint takes another time: the moments move to both sides of its end.
+        whole = whole.mul_f64(if left.is_empty() { 1.4 } else { 0.7 });
         if !left.is_empty() {
             made += 1;
             let (ended, output) = fork(&lab, &id, "a", "sha256sum -c sum");

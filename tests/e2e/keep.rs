@@ -1,6 +1,6 @@
 //! Kept workspaces: continued, forked, discarded.
 
-use crate::support::{Lab, eventually, is_root};
+use crate::support::{Lab, eventually};
 use serde_json::Value;
 
 fn logs(lab: &Lab, id: &str) -> String {
@@ -220,16 +220,6 @@ fn only_a_failure_is_kept_when_that_was_asked_and_a_crash_is_one() {
     for id in lab.ids() {
         lab.brig(["task", "resume", &id]).refused(125, &["nothing was kept"]);
     }
-}
-
-#[test]
-fn an_ordinary_user_is_told_that_nothing_can_be_kept() {
-    if is_root() {
-        return crate::support::skip("needs an ordinary user");
-    }
-    let lab = Lab::new();
-    lab.task().args(["--keep"]).sh("true").refused(125, &["in memory"]);
-    assert!(lab.ids().is_empty());
 }
 
 #[test]

@@ -62,6 +62,25 @@ fn root_and_home_of_an_image_go_on() {
 }
 
 #[test]
+fn owners_and_set_id_bits_of_root_inside_go_on_in_another_range() {
+    let Some(lab) = Lab::root() else { return };
+    image(&lab, "one\n").load();
+    let change = "cp /bin/busybox /opt/su; chown 1001 /opt/su; chmod 6755 /opt/su; echo x > /opt/file; \
+         chown 1001:1002 /opt/file /opt/tool; mkdir /new; ln -s /proc /srv/proc";
+    let first = id(task_in(&lab, &["--keep", "--root-inside"]).run([change]).ended_as("succeeded", 0));
+    // It has the first range now.
+    let other = lab.task().start_sh("echo ready; sleep 300");
+    other.wait_for("ready");
+    let look = "stat -c '%u %g %a %n' /opt/su /opt/file /opt/tool /new; id -u";
+    let run = lab.brig(["task", "resume", "--json", &first, "--", look]);
+    let expected = "1001 0 6755 /opt/su\n1001 1002 644 /opt/file\n1001 1002 755 /opt/tool\n0 0 755 /new\n0\n";
+    assert!(run.ended_as("succeeded", 0).stderr.contains(expected), "{run:#?}");
+    other.signal(rustix::process::Signal::TERM);
+    other.finish();
+    lab.assert_clean();
+}
+
+#[test]
 fn the_image_of_a_kept_root_stays_until_it_is_discarded() {
     let Some(lab) = Lab::root() else { return };
     image(&lab, "one\n").load();

@@ -19,6 +19,7 @@ mod hiding;
 mod hosted;
 mod images;
 mod keep;
+mod keep_memory;
 mod keep_root;
 mod library;
 mod limits;

@@ -3,11 +3,11 @@
 use super::entry::Entry;
 use super::running::{Group, Running};
 use super::users::{self, Users};
-use super::{HostPaths, link, processors};
+use super::{HostPaths, archive, link, processors};
 use crate::cgroup::{Cgroup, CgroupPath, PendingCgroup, Purpose};
 use crate::container::check::{self, Checked, privileged};
 use crate::container::gateway::{self, Prepared, Wish};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Context, Error, Kind, Result};
 use crate::mounts::{self, disk};
 use crate::ns::{self, Range};
 use crate::process::{self, Plan, Stdio, Vectors};
@@ -15,7 +15,9 @@ use crate::spec::network::Network;
 use crate::spec::root::Backing;
 use crate::spec::{Confinement, Container};
 use crate::sys::signal::restore_signal;
+use rustix::fs::{Mode, OFlags, open};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 /// Starts the container. Its first message may report that the command could not be started. The command keeps `handed`
 /// under its number here.
@@ -73,6 +75,9 @@ pub(crate) fn launch(
         }
         Backing::Memory => (None, None),
     };
+    let earlier = paths.disk.earlier().filter(|_| disk.is_none());
+    let restore =
+        earlier.map(open_archive).transpose()?.map(|open| (open, archive::restore_kept as mounts::sandbox::Restore));
     let rates = spec.file_system.scratch.rates;
     let entry = Entry {
         confinement: spec.confinement,
@@ -141,6 +146,7 @@ pub(crate) fn launch(
             skeleton,
             stage: paths.stage.clone(),
             disk,
+            restore,
             administrator: users.administrator,
             user: users.user,
             mappings: users.mappings,
@@ -173,6 +179,12 @@ pub(crate) fn launch(
         running.serve_by(gateway.start(gateway_user, gateway_landlock_optional, has_names)?)?;
     }
     Ok(running)
+}
+
+/// Opens the files of an earlier sandbox, which were in memory.
+fn open_archive(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    open(path, flags, Mode::empty()).failing(Kind::Disk, || format!("open the kept files `{}`", path.display()))
 }
 
 /// Makes the rest of the cgroups and lets init into them.

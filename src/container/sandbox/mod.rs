@@ -5,6 +5,7 @@
 //!
 //! Each part registers its undo before the next is made: [`Running`] and its parts undo on drop.
 
+pub(crate) mod archive;
 mod enter;
 mod entry;
 mod launch;

@@ -33,6 +33,14 @@ pub(crate) enum DiskFile {
 }
 
 impl DiskFile {
+    /// The path of the earlier sandbox's file.
+    pub(crate) fn earlier(&self) -> Option<&Path> {
+        match self {
+            DiskFile::Unnamed | DiskFile::New(_) => None,
+            DiskFile::Kept(path) | DiskFile::Copy { of: path, .. } => Some(path),
+        }
+    }
+
     /// The path of the sandbox's own file, if it has a name.
     pub(crate) fn named(&self) -> Option<&Path> {
         match self {

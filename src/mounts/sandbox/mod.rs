@@ -12,7 +12,7 @@ mod program;
 mod secrets;
 pub(crate) mod skeleton;
 
-pub(crate) use plan::Plan;
+pub(crate) use plan::{Plan, Restore};
 
 use super::cover::{Covers, mask, read_only};
 use super::disk::Pending;
@@ -42,12 +42,13 @@ pub(super) fn build(plan: &mut Plan) -> Result<Built> {
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .failing(Kind::Mount, || "make all mounts private")?;
     }
-    let disk = Cell::new(plan.disk.take());
+    let (disk, restore) = (Cell::new(plan.disk.take()), Cell::new(plan.restore.take()));
     let plan = &*plan;
     let mut builder = Builder {
         scratch: OnceCell::new(),
         secrets: Cell::new(None),
         disk,
+        restore,
         stage: None,
         disk_mount: Cell::new(None),
         is_entered: false,
@@ -94,6 +95,7 @@ struct Builder<'plan> {
     scratch: OnceCell<OwnedFd>,
     secrets: Cell<Option<OwnedFd>>,
     disk: Cell<Option<Pending>>,
+    restore: Cell<Option<(OwnedFd, Restore)>>,
     disk_mount: Cell<Option<OwnedFd>>,
     plan: &'plan Plan,
     folder: Folder,
@@ -284,7 +286,19 @@ impl Builder<'_> {
         let size = self.plan.file_system.scratch;
         let mounted = match self.disk.take() {
             Some(disk) => disk.wait(self.plan.user)?,
-            None => tmpfs(size.bytes, size.inodes, 0o755, self.plan.administrator, Attributes::WRITABLE)?,
+            None => {
+                let made = tmpfs(size.bytes, size.inodes, 0o755, self.plan.administrator, Attributes::WRITABLE)?;
+                if let Some((archive, restore)) = self.restore.take() {
+                    let root = rustix::fs::openat(
+                        &made,
+                        ".",
+                        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                        Mode::empty(),
+                    );
+                    restore(archive, root.failing(Kind::Mount, || "open the scratch file system")?.as_fd())?;
+                }
+                made
+            }
         };
         match &self.stage {
             None if self.is_entered => {} // a copy of a detached mount: it stays open until all is built

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 /// first, the empty directory.
 pub(crate) type Gather = fn(&Path, &[String], BorrowedFd<'_>) -> Result<()>;
 
+/// Unpacks the archive of an earlier sandbox into the root of a new file system for all writes.
+pub(crate) type Restore = fn(OwnedFd, BorrowedFd<'_>) -> Result<()>;
+
 /// The input of init for a root.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -21,6 +24,8 @@ pub(crate) struct Plan {
     pub stage: PathBuf,
     /// The scratch file system if it needs privilege; it may not be ready yet.
     pub disk: Option<Pending>,
+    /// The files that a scratch file system in memory begins with.
+    pub restore: Option<(OwnedFd, Restore)>,
     /// The ids of [`Owner::Administrator`].
     pub administrator: Ids,
     /// The command's user.
@@ -38,7 +43,8 @@ impl Plan {
     pub(crate) fn fills_memory(&self) -> bool {
         let is_gathered = |root: &Root| matches!(root, Root::Gathered(_));
         let mut steps = self.file_system.steps.iter();
-        is_gathered(&self.file_system.root)
+        self.restore.is_some()
+            || is_gathered(&self.file_system.root)
             || steps.any(|step| matches!(step, Step::Nest { root, .. } if is_gathered(root)))
     }
 

@@ -5,8 +5,8 @@
 //! a root belong to one image, by its digest, or to one folder. That image stays in the store for as long as the disk.
 
 use crate::error::{Error, Kind, Result, Step};
-use crate::files;
-use crate::sandbox::{CHECKPOINTS, Checkpoint, LimitName, checkpoint_path, checkpoints};
+use crate::files::{self, Durability};
+use crate::sandbox::{Backend, CHECKPOINTS, Checkpoint, LimitName, Options, checkpoint_path, checkpoints, pack_kept};
 use crate::task::definition::image::{ImageWish, Opened};
 use crate::task::definition::naming::Naming;
 use crate::task::definition::network::Written;
@@ -21,7 +21,10 @@ use crate::task::secrets::{Brokered, Secret};
 use crate::task::store::{Status, Store, json};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::BufWriter;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 /// The disk of a task whose workspace may be kept.
@@ -141,11 +144,24 @@ pub(crate) fn check(definition: &Definition) -> Result<()> {
     if definition.keep == Keep::No {
         return Ok(());
     }
-    if crate::sandbox::on_disk() {
+    Ok(())
+}
+
+/// Refuses to keep files in memory whose owners this process is not.
+pub(crate) fn check_owners(definition: &Definition, options: &Options) -> Result<()> {
+    let is_own = !options.root_inside && options.backend == Backend::Native;
+    if definition.keep == Keep::No || crate::sandbox::on_disk() || is_own {
         return Ok(());
     }
-    Err(Error::new(Kind::LimitUnenforceable, "an ordinary user's workspace is in memory, and cannot be kept")
+    let words = "an ordinary user keeps the files of one user in the native sandbox only";
+    Err(Error::new(Kind::LimitUnenforceable, words)
         .hint("run it as root, or take its changes with `brig task diff` and `apply`"))
+}
+
+/// Saves the files of a sandbox that are in memory, in place of an earlier sandbox's.
+pub(crate) fn save(scratch: BorrowedFd<'_>, directory: &Path) -> Result<()> {
+    let pack = |file: &mut File| pack_kept(scratch, BufWriter::new(file)).map_err(std::io::Error::other);
+    files::replace_by(&directory.join(IMAGE), 0o600, Durability::Cached, pack).doing(|| "keep the files of the sandbox")
 }
 
 /// Records what a workspace and its root begin with before the sandbox begins, so that a crash keeps them too.

@@ -5,8 +5,9 @@
 
 use super::request::Request;
 use crate::error::{Error, Result};
-use crate::sandbox::{Options, Report, Workspace};
-use crate::task::definition::WorkspaceSource;
+use crate::sandbox::{self, Options, Report, Workspace};
+use crate::task::definition::{Keep, WorkspaceSource};
+use crate::task::ended::keep;
 use crate::task::life::canary;
 use crate::task::output::artifact::{self, Source};
 use crate::task::output::changes::{Form, HiddenNames, Limits};
@@ -64,6 +65,14 @@ impl<'run> Collector<'run> {
     }
 
     pub(super) fn collect(&mut self, scratch: BorrowedFd<'_>, course: &mut AttemptRecord) -> Result<()> {
+        let collected = self.collect_work(scratch, course);
+        // Last: it makes files readable that the agent closed, and an error before is about the work alone.
+        let is_in_memory = self.request.definition.keep != Keep::No && !sandbox::on_disk();
+        let kept = if is_in_memory { keep::save(scratch, &self.directory) } else { Ok(()) };
+        collected.and(kept)
+    }
+
+    fn collect_work(&mut self, scratch: BorrowedFd<'_>, course: &mut AttemptRecord) -> Result<()> {
         let began = Instant::now();
         let upper = handback::upper(scratch, self.base.as_deref())?;
         self.look_for_canary("its output or its events");

@@ -59,6 +59,7 @@ impl<'run> Request<'run> {
         layout.repository = layout.repository.filter(|path| !is_hosted || pinned.has(path));
         let mut options = options(&definition, &layout, image.as_ref(), checked_workspace(&definition)?)?;
         options.check()?;
+        keep::check_owners(&definition, &options)?;
         mounts::hold(&definition, store, &mut pinned)?;
         options.pinned.clone_from(&pinned);
         if let WorkspaceSource::Directory(folder) = &definition.workspace {

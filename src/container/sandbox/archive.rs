@@ -3,20 +3,22 @@
 //! Files, folders and links only. Holes stay holes, and hard links copied together stay one file. The unpacking process
 //! owns the files; set-id bits are dropped. Unpacking uses descriptors, one component at a time, and follows no link:
 //! an archive with `a -> /etc` and `a/passwd` writes nothing outside of its target.
+//!
+//! The archive of a kept task, whose files were in memory, has the marks of overlayfs too ([`pack_kept`]).
 
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{Bounds as FileBounds, DIRECTORY, Names, Walk, WalkStep, next_data, open_directory};
 use crate::image::tar::write::Writer;
 use crate::image::tar::{Entry, EntryKind, MOST_EXTENTS, Reader};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, fstat, futimens, linkat, mkdirat,
-    openat, readlinkat, statat, symlinkat, unlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, XattrFlags, chmodat, fgetxattr,
+    fsetxattr, fstat, futimens, linkat, mkdirat, mknodat, openat, readlinkat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet, hash_map};
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::fs::File;
-use std::io::{BufRead, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -25,40 +27,62 @@ use std::path::{Path, PathBuf};
 /// The most components of an unpacked path: deeper than real trees.
 const DEEPEST: usize = 512;
 
+/// The trees of the file system for all writes that a kept task goes on from: their directory, and their name in it.
+const KEPT: [(&str, &str); 4] = [("", "home"), ("", "files"), ("workspace", "upper"), ("root", "upper")];
+/// The directory of these trees in an archive, each under its number.
+const TOP: &str = "kept";
+/// The mark of a directory that hides the lower one (overlayfs, `userxattr`).
+const OPAQUE: &CStr = c"user.overlay.opaque";
+
+/// Packs what is kept of the file system for all writes. Its processes are gone, and its files are this user's.
+pub(crate) fn pack_kept<W: Write>(scratch: BorrowedFd<'_>, sink: W) -> Result<()> {
+    let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), is_kept: true };
+    let step = || "read the files of the sandbox";
+    let status = fstat(scratch).failing(Kind::Disk, step)?;
+    pack.writer.entry(&entry(EntryKind::Directory, Path::new(TOP), &status))?;
+    for (number, (directory, name)) in KEPT.iter().enumerate() {
+        let top = match openat(scratch, Path::new(directory).join(name), DIRECTORY, Mode::empty()) {
+            Err(Errno::NOENT) => continue,
+            other => other.failing(Kind::Disk, step)?,
+        };
+        pack.tree(top, &Path::new(TOP).join(number.to_string()), Path::new(name))?;
+    }
+    pack.finish().map(|_| ())
+}
+
+/// Unpacks such an archive into the root of a new file system for all writes, which is empty.
+pub(crate) fn restore_kept(archive: OwnedFd, scratch: BorrowedFd<'_>) -> Result<()> {
+    let step = || "put the kept files back";
+    let source = BufReader::new(File::from(archive));
+    unpack_as(source, scratch, Path::new(TOP), Bounds::NONE, true).doing(step)?;
+    let top = openat(scratch, TOP, DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
+    for (number, (directory, name)) in KEPT.iter().enumerate() {
+        if !directory.is_empty() {
+            match mkdirat(scratch, *directory, Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno).failing(Kind::Disk, step),
+            }
+        }
+        match renameat(&top, number.to_string(), scratch, Path::new(directory).join(name)) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno).failing(Kind::Disk, step),
+        }
+    }
+    unlinkat(scratch, TOP, AtFlags::REMOVEDIR).failing(Kind::Disk, step)
+}
+
 /// Packs `path`, with everything below it, under the name `name`. Skips other types than files, directories and links;
 /// returns how many.
 pub(crate) fn pack<W: Write>(path: &Path, top_name: &Path, sink: W) -> Result<u64> {
     let step = || format!("read `{}`", path.display());
-    let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new() };
+    let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), is_kept: false };
     let status = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::NotFound, step)?;
     if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
         pack.entry(CWD, path, top_name, &status, &step)?;
         return pack.finish();
     }
-    pack.writer.entry(&entry(EntryKind::Directory, top_name, &status))?;
     let top = openat(CWD, path, DIRECTORY, Mode::empty()).failing(Kind::Workspace, step)?;
-    let mut walk = Walk::<1, PathBuf>::new(FileBounds::NONE);
-    let enter = |walk: &mut Walk<1, PathBuf>, directory: OwnedFd, name: PathBuf| {
-        let mut names = Names::of(&directory)?;
-        names.sort();
-        walk.enter([Some(directory)], names, name)
-    };
-    enter(&mut walk, top, top_name.to_owned()).failing(Kind::Workspace, step)?;
-    while let Some(next) = walk.next().failing(Kind::Workspace, step)? {
-        let (WalkStep::Entry(_), Some(above)) = (next, walk.state()) else { continue };
-        let last = Path::new(OsStr::from_bytes(walk.name().to_bytes()));
-        let name = above.join(last);
-        let step = || format!("read `{}`", path.join(name.strip_prefix(top_name).unwrap_or(&name)).display());
-        let directory = walk.side(0).failing(Kind::Internal, step)?;
-        let status = statat(directory, last, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::NotFound, step)?;
-        if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
-            pack.entry(directory, last, &name, &status, &step)?;
-            continue;
-        }
-        pack.writer.entry(&entry(EntryKind::Directory, &name, &status))?;
-        let inner = open_directory(directory, walk.name()).failing(Kind::Workspace, step)?;
-        enter(&mut walk, inner, name.clone()).failing(Kind::Workspace, step)?;
-    }
+    pack.tree(top, top_name, path)?;
     pack.finish()
 }
 
@@ -68,9 +92,55 @@ struct Pack<W: Write> {
     left_out: u64,
     /// The first name in the archive of each file with several, by device and inode.
     first_names: HashMap<(u64, u64), PathBuf>,
+    /// Whether the tree is a kept task's: with marks of overlayfs, and with files that their owner may not read.
+    is_kept: bool,
 }
 
 impl<W: Write> Pack<W> {
+    /// Packs a directory with everything below it under the name `top_name`; errors show it as `shown`.
+    fn tree(&mut self, top: OwnedFd, top_name: &Path, shown: &Path) -> Result<()> {
+        let step = || format!("read `{}`", shown.display());
+        let status = fstat(&top).failing(Kind::Workspace, step)?;
+        self.directory(top.as_fd(), top_name, &status)?;
+        let mut walk = Walk::<1, PathBuf>::new(FileBounds::NONE);
+        let enter = |walk: &mut Walk<1, PathBuf>, directory: OwnedFd, name: PathBuf| {
+            let mut names = Names::of(&directory)?;
+            names.sort();
+            walk.enter([Some(directory)], names, name)
+        };
+        enter(&mut walk, top, top_name.to_owned()).failing(Kind::Workspace, step)?;
+        while let Some(next) = walk.next().failing(Kind::Workspace, step)? {
+            let (WalkStep::Entry(_), Some(above)) = (next, walk.state()) else { continue };
+            let last = Path::new(OsStr::from_bytes(walk.name().to_bytes()));
+            let name = above.join(last);
+            let step = || format!("read `{}`", shown.join(name.strip_prefix(top_name).unwrap_or(&name)).display());
+            let directory = walk.side(0).failing(Kind::Internal, step)?;
+            let status = statat(directory, last, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::NotFound, step)?;
+            if self.is_kept {
+                make_readable(directory, last, &status).failing(Kind::Workspace, step)?;
+            }
+            if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
+                self.entry(directory, last, &name, &status, &step)?;
+                continue;
+            }
+            let inner = open_directory(directory, walk.name()).failing(Kind::Workspace, step)?;
+            self.directory(inner.as_fd(), &name, &status)?;
+            enter(&mut walk, inner, name.clone()).failing(Kind::Workspace, step)?;
+        }
+        Ok(())
+    }
+
+    fn directory(&mut self, directory: BorrowedFd<'_>, name: &Path, status: &Stat) -> Result<()> {
+        let mut entry = entry(EntryKind::Directory, name, status);
+        let mut value = [0_u8; 16];
+        if self.is_kept
+            && let Ok(length) = fgetxattr(directory, OPAQUE, &mut value)
+        {
+            entry.xattrs.push((OPAQUE.to_bytes().to_vec(), value[..length].to_vec()));
+        }
+        self.writer.entry(&entry)
+    }
+
     /// Writes the file or link `last` of `directory`.
     fn entry(
         &mut self,
@@ -95,7 +165,10 @@ impl<W: Write> Pack<W> {
                         }
                     }
                 }
-                pack_file(&mut self.writer, directory, last, name, step)
+                pack_file(&mut self.writer, directory, last, name, status.st_mode, step)
+            }
+            FileType::CharacterDevice if self.is_kept && status.st_rdev == 0 => {
+                self.writer.entry(&entry(EntryKind::Character, name, status))
             }
             _ => {
                 self.left_out += 1;
@@ -110,11 +183,26 @@ impl<W: Write> Pack<W> {
     }
 }
 
+/// Lets the owner read what its mode denies; the archive has the mode as it was.
+fn make_readable(directory: BorrowedFd<'_>, last: &Path, status: &Stat) -> Result<(), Errno> {
+    let needed = match FileType::from_raw_mode(status.st_mode) {
+        FileType::Directory => 0o700,
+        FileType::RegularFile => 0o400,
+        _ => return Ok(()),
+    };
+    let mode = status.st_mode & 0o7777;
+    if mode & needed == needed {
+        return Ok(());
+    }
+    chmodat(directory, last, Mode::from_raw_mode(mode | needed), AtFlags::empty())
+}
+
 fn pack_file<W: Write>(
     writer: &mut Writer<W>,
     directory: BorrowedFd<'_>,
     last: &Path,
     name: &Path,
+    mode: u32,
     step: &dyn Fn() -> String,
 ) -> Result<()> {
     // NONBLOCK: a FIFO may have replaced it.
@@ -128,7 +216,7 @@ fn pack_file<W: Write>(
     let sparse = extents(&file, size).failing(Kind::Workspace, step)?;
     let whole = [(0, size)];
     let map = sparse.clone();
-    writer.entry(&Entry { sparse, ..entry(EntryKind::File, name, &status) })?;
+    writer.entry(&Entry { sparse, mode: mode & 0o777, ..entry(EntryKind::File, name, &status) })?;
     let mut buffer = vec![0; 64 << 10];
     for &(mut offset, mut left) in map.as_deref().unwrap_or(&whole) {
         while left > 0 {
@@ -204,7 +292,7 @@ pub(crate) struct Bounds {
 
 impl Bounds {
     /// For unpacking in the sandbox, whose own limits hold.
-    pub(super) const NONE: Bounds = Bounds { bytes: u64::MAX, names: u64::MAX };
+    pub(crate) const NONE: Bounds = Bounds { bytes: u64::MAX, names: u64::MAX };
 
     fn take(left: &mut u64, count: u64, what: &str) -> Result<()> {
         // A test shows the attack without this guard.
@@ -220,7 +308,13 @@ impl Bounds {
 }
 
 /// Unpacks the archive below `target`; its only top name must be `name`. Replaces existing files, keeps folders.
-pub(super) fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path, bounds: Bounds) -> Result<()> {
+pub(crate) fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path, bounds: Bounds) -> Result<()> {
+    unpack_as(source, target, name, bounds, false)
+}
+
+/// The same; `is_kept` also takes the marks of overlayfs, and any depth.
+fn unpack_as<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path, bounds: Bounds, is_kept: bool) -> Result<()> {
+    let deepest = if is_kept { usize::MAX } else { DEEPEST };
     let mut reader = Reader::new(source);
     let mut left = bounds;
     // The files of this archive.
@@ -229,7 +323,7 @@ pub(super) fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path,
         Bounds::take(&mut left.names, 1, "names")?;
         let shown = String::from_utf8_lossy(&entry.path).escape_debug().to_string();
         let step = || format!("write `{shown}`");
-        let parts = parts(&entry.path, name).map_err(|error| error.doing(step()))?;
+        let parts = parts(&entry.path, name, deepest).map_err(|error| error.doing(step()))?;
         let Some((last, above)) = parts.split_last() else { continue };
         let mut folder = target.try_clone_to_owned().failing(Kind::Internal, step)?;
         for part in above {
@@ -238,9 +332,23 @@ pub(super) fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path,
         let mode = Mode::from_raw_mode(entry.mode & 0o777);
         match entry.kind {
             EntryKind::Directory => match mkdirat(&folder, last.as_path(), mode | Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => drop(open_folder(&folder, last).failing(Kind::Workspace, step)?),
+                Ok(()) | Err(Errno::EXIST) => {
+                    let made = open_folder(&folder, last).failing(Kind::Workspace, step)?;
+                    if is_kept {
+                        rustix::fs::fchmod(&made, mode | Mode::RWXU).failing(Kind::Workspace, step)?;
+                    }
+                    let mark = entry.xattrs.iter().find(|(name, _)| is_kept && name == OPAQUE.to_bytes());
+                    if let Some((_, value)) = mark {
+                        fsetxattr(&made, OPAQUE, value, XattrFlags::empty()).failing(Kind::Workspace, step)?;
+                    }
+                }
                 Err(errno) => return Err(errno).failing(Kind::Workspace, step),
             },
+            // Any user may make this one: it is no device (mknod(2), overlayfs).
+            EntryKind::Character if is_kept && entry.device == (0, 0) => {
+                clear(&folder, last).failing(Kind::Workspace, step)?;
+                mknodat(&folder, last.as_path(), FileType::CharacterDevice, mode, 0).failing(Kind::Workspace, step)?;
+            }
             EntryKind::Symlink => {
                 files.remove(&parts);
                 clear(&folder, last).failing(Kind::Workspace, step)?;
@@ -268,7 +376,7 @@ pub(super) fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path,
             }
             EntryKind::HardLink => {
                 // Link only to a file of this archive, never to a user's existing one.
-                let first = self::parts(&entry.link, name).map_err(|error| error.doing(step()))?;
+                let first = self::parts(&entry.link, name, deepest).map_err(|error| error.doing(step()))?;
                 if !files.contains(&first) {
                     return Err(Error::new(Kind::Workspace, "it is a link to a file that was not copied").doing(step()));
                 }
@@ -290,7 +398,7 @@ pub(super) fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path,
 }
 
 /// The components of a path, which must begin with `name` and stay below it.
-fn parts(path: &[u8], name: &Path) -> Result<Vec<PathBuf>> {
+fn parts(path: &[u8], name: &Path, deepest: usize) -> Result<Vec<PathBuf>> {
     use std::path::Component;
     let path = Path::new(std::ffi::OsStr::from_bytes(path));
     let mut parts = Vec::new();
@@ -301,7 +409,7 @@ fn parts(path: &[u8], name: &Path) -> Result<Vec<PathBuf>> {
             _ => return Err(Error::new(Kind::Workspace, "its path leads out of the archive")),
         }
     }
-    if parts.first().map(PathBuf::as_path) != Some(name) || parts.len() > DEEPEST {
+    if parts.first().map(PathBuf::as_path) != Some(name) || parts.len() > deepest {
         return Err(Error::new(Kind::Workspace, "it is not part of what was asked for"));
     }
     Ok(parts)
@@ -322,7 +430,7 @@ fn clear(folder: &OwnedFd, name: &Path) -> Result<(), Errno> {
 }
 
 /// Opens a target folder.
-pub(super) fn open_target(path: &Path) -> Result<OwnedFd> {
+pub(crate) fn open_target(path: &Path) -> Result<OwnedFd> {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .failing(Kind::NotFound, || format!("open `{}`", path.display()))
 }
