@@ -1,7 +1,7 @@
 //! Files and folders of the host at places in a sandbox: `--mount` and `--ro`.
 //!
 //! A folder with `ro` or `cow` is an overlay, as a workspace is. Through a bind mount the command could reach the
-//! host's sockets and FIFOs. A file is a bind mount. `rw` is a bind mount that writes to the host. The command of such
+//! host's sockets and FIFOs. A file is a bind mount, with `cow` of a copy on the sandbox's disk. `rw` is a bind mount that writes to the host. The command of such
 //! a sandbox may not set set-user-ID bits ([`Confinement::Sharing`](crate::spec::Confinement::Sharing)).
 
 use super::image::ImageRoot;
@@ -140,6 +140,10 @@ pub(super) fn steps(options: &Options, facts: &[SourceFacts]) -> Vec<Step> {
                     shown,
                     hidden: HiddenFiles::default(),
                 }
+            }
+            MountMode::CopyOnWrite if !facts.is_folder => {
+                let source = Source::Copied { from: mount.source.clone(), to: changes };
+                Step::Bind { source, at, attributes, shown: Shown::Stored }
             }
             _ => Step::Bind { source: Source::Host(mount.source.clone()), at, attributes, shown },
         });

@@ -299,7 +299,9 @@ fn open_pinned(file_system: &mut FileSystem, pinned: &Pinned) {
         *lower = pinned.path(lower);
     }
     for step in &mut file_system.steps {
-        if let Step::Overlay { lower: path, .. } | Step::Bind { source: Source::Host(path), .. } = step {
+        if let Step::Overlay { lower: path, .. }
+        | Step::Bind { source: Source::Host(path) | Source::Copied { from: path, .. }, .. } = step
+        {
             *path = pinned.path(path);
         }
     }

@@ -78,6 +78,14 @@ pub(crate) enum Source {
     Root(PathBuf),
     /// A directory of the capped scratch file system, relative to its root.
     Scratch(&'static str),
+    /// A copy of a host file in a directory of the scratch file system, which the command's user owns. Init opens the
+    /// file while it can reach the host.
+    Copied {
+        /// The file.
+        from: PathBuf,
+        /// The directory.
+        to: &'static str,
+    },
 }
 
 /// Bytes that messages, records and debug output must not show.

@@ -263,10 +263,12 @@ fn a_folder_that_is_exchanged_for_a_link_shows_nothing_else() {
             });
             let began = Instant::now();
             let any = (0..starts).take_while(|_| began.elapsed() < time).any(|_| {
+                let mount = ["--mount".to_owned(), format!("{}:/x", folder.display())];
                 let run = task(&lab, &rules, is_weakened)
                     .args(["--dir".as_ref(), folder.as_os_str()])
+                    .args(mount.iter().filter(|_| !is_weakened))
                     .plain()
-                    .sh("cat secret own");
+                    .sh("cat secret own /x/secret /x/own");
                 run.stdout.contains("root's")
             });
             is_over.store(true, Ordering::Relaxed);

@@ -4,6 +4,7 @@
 //! enters the sandbox's user namespace, or an ordinary user inside it.
 
 mod amend;
+mod file_copy;
 mod folder;
 mod layers;
 mod mask;
@@ -79,7 +80,12 @@ fn is_proc(step: &Step) -> bool {
 }
 
 fn needs_scratch(step: &Step) -> bool {
-    matches!(step, Step::Overlay { .. } | Step::Bind { source: Source::Scratch(_), .. } | Step::Nest { .. })
+    matches!(
+        step,
+        Step::Overlay { .. }
+            | Step::Bind { source: Source::Scratch(_) | Source::Copied { .. }, .. }
+            | Step::Nest { .. }
+    )
 }
 
 /// Whether a step needs a path below the stage.
@@ -320,6 +326,11 @@ impl Builder<'_> {
         match source {
             Source::Root(path) => clone_tree(resolve::open(root, path)?.as_fd(), Path::new("")),
             Source::Host(path) => clone_tree(CWD, path),
+            Source::Copied { from, to } => {
+                let (directory, _) = resolve::directory(self.scratch()?, Path::new(to), 0o700)?;
+                let copy = file_copy::make(from, directory.as_fd(), self.plan.user)?;
+                clone_tree(copy.as_fd(), Path::new(""))
+            }
             Source::Scratch(name) => {
                 let (directory, _) = resolve::directory(self.scratch()?, Path::new(name), 0o700)?;
                 own(directory.as_fd(), "", self.plan.user)?;
@@ -443,6 +454,7 @@ fn pts() -> Result<OwnedFd> {
 fn show(source: &Source) -> String {
     match source {
         Source::Host(path) | Source::Root(path) => format!("show `{}`", path.display()),
+        Source::Copied { from, .. } => format!("show a copy of `{}`", from.display()),
         Source::Scratch(name) => format!("show `{name}` of the scratch file system"),
     }
 }

@@ -39,11 +39,6 @@ pub(crate) fn hold(definition: &Definition, store: &Store, pinned: &mut Pinned) 
             }
             FileType::RegularFile => {
                 readable(&open, Access::READ_OK).doing(step)?;
-                if mount.mode == MountMode::CopyOnWrite {
-                    return Err(Error::new(Kind::Usage, "it is a file, and only a folder can be copy-on-write")
-                        .doing(step())
-                        .hint("mount its folder as `cow`, or the file as `ro`"));
-                }
                 if mount.mode == MountMode::Writable && status.st_mode & SET_ID != 0 {
                     return Err(unsafe_to_write(mount, "it", "has a set-user-ID or set-group-ID bit"));
                 }
