@@ -39,6 +39,7 @@ mod verify;
 mod api;
 
 pub use api::{Loaded, load, unpack_local};
+pub(crate) use config::LARGEST_ACCOUNT_FILE;
 pub use config::{Accounts, ImageConfig, Overrides, Process, User, to_process};
 pub use digest::Digest;
 pub use form::{Form, Marks, Owners, Whiteouts};

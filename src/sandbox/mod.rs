@@ -80,6 +80,6 @@ pub use refusals::Refused;
 pub use report::{Cleanup, Degraded, Guarantee, Report, Sample, Usage};
 pub(crate) use run::{Audience, Site, begin, explain, guarantee, possible, run};
 pub(crate) use signals::Signals;
-pub(crate) use streams::{Notice, Progress, Sink, Stream};
+pub(crate) use streams::{JobEnd, JobEvent, Notice, Progress, Sink, Stream};
 pub(crate) use visitor::FileRequest;
 pub use visitor::{FileEntry, as_visitor};

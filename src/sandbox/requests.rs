@@ -1,7 +1,7 @@
 //! What the supervisor does for the clients of the control socket.
 
 use super::checkpoint::{checkpoints, new_checkpoint};
-use super::control::{ClientMessage, Connected, Reply, Request, Session, Slot};
+use super::control::{ClientMessage, Connected, Job, Reply, Request, Session, Slot};
 use super::outcome::Stopped;
 use super::streams::Notice;
 use super::supervise::{Findings, State, Watch};
@@ -23,11 +23,28 @@ impl Watch<'_> {
                 }
             }
             Slot::Client(index) => self.receive_from_client(index, state, seen),
-            Slot::Start(index) => self.with(index, |client| {
-                if let Some(session) = &mut client.session {
-                    client.gone |= session.pass_message(&client.peer, &mut seen.refusals).is_err();
+            Slot::Start(index) => {
+                self.with(index, |client| {
+                    if let Some(session) = &mut client.session {
+                        client.gone |= session.pass_message(&client.peer, &mut seen.refusals).is_err();
+                    }
+                });
+                let Some(control) = self.control.as_mut() else { return };
+                if let Some(job) = control.promote(index, &mut |job, event| self.sink.job(job, event)) {
+                    self.with(index, |client| client.answer(&Reply::Job(job)));
                 }
-            }),
+            }
+            Slot::JobOutput(index, stream) => {
+                let Some(control) = self.control.as_mut() else { return };
+                if control.read_job(index, stream, &mut |job, event| self.sink.job(job, event)) {
+                    state.last_output = Instant::now();
+                }
+            }
+            Slot::JobEnd(index) => {
+                if let Some(control) = self.control.as_mut() {
+                    control.note_job_end(index);
+                }
+            }
             Slot::End(index) => self.with(index, |client| {
                 if let Some(session) = &mut client.session {
                     client.gone |= session.report_end(&client.peer).is_err();
@@ -40,6 +57,20 @@ impl Watch<'_> {
     pub(super) fn forget(&mut self) {
         if let Some(control) = &mut self.control {
             control.forget();
+        }
+    }
+
+    /// Kills processes of clients and jobs that are overdue, and records jobs that are over.
+    pub(super) fn check_jobs(&mut self, now: Instant, is_ending: bool) {
+        if let Some(control) = self.control.as_mut() {
+            control.check_jobs(now, is_ending, &mut |job, event| self.sink.job(job, event));
+        }
+    }
+
+    /// Records the jobs that ended with the sandbox.
+    pub(super) fn report_jobs(&mut self) {
+        if let Some(control) = self.control.as_mut() {
+            control.report_jobs(&mut |job, event| self.sink.job(job, event));
         }
     }
 
@@ -91,6 +122,11 @@ impl Watch<'_> {
                 }
             }
             Request::Kill { signal } => self.pass_signal(signal, index, state, seen)?,
+            Request::StopJob { job, grace } => {
+                let (signal, grace) = (self.stop_signal, grace.unwrap_or(self.grace));
+                self.job(job)?.stop(signal, grace)?;
+            }
+            Request::KillJob { job, signal } => self.job(job)?.kill(named(signal)?)?,
             Request::Pause => self.pause(state)?,
             Request::Unpause => self.unpause(state)?,
             Request::Checkpoint { name } => return self.checkpoint(name, state).map(Some),
@@ -121,6 +157,10 @@ impl Watch<'_> {
                         Error::new(Kind::State, "the sandbox is paused").hint("let it go on: brig task unpause ID")
                     );
                 }
+                if let Some(control) = self.control.as_ref().filter(|_| exec.is_job) {
+                    control.has_room_for_job()?;
+                }
+                state.last_output = Instant::now();
                 let words = exec.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
                 self.sink.notice(Notice::Exec(words))?;
                 let (running, mut started) = (&*self.running, Ok(()));
@@ -137,10 +177,14 @@ impl Watch<'_> {
         Ok(Some(Reply::Done))
     }
 
+    fn job(&mut self, id: u32) -> Result<&mut Job> {
+        let control = self.control.as_mut().ok_or_else(|| Error::new(Kind::Internal, "a request without a socket"))?;
+        control.job(id)
+    }
+
     /// Sends a signal to this client's process, else to the command. SIGKILL ends the whole sandbox.
     fn pass_signal(&mut self, number: i32, index: usize, state: &mut State, seen: &mut Findings) -> Result<()> {
-        let signal = Signal::from_named_raw(number)
-            .ok_or_else(|| Error::new(Kind::Usage, format!("{number} is not a named signal")))?;
+        let signal = named(number)?;
         let clients = self.control.as_ref().map(|control| control.clients.as_slice()).unwrap_or_default();
         if let Some(session) = clients.get(index).and_then(|client| client.session.as_ref()) {
             return session.signal(signal);
@@ -204,6 +248,10 @@ impl Watch<'_> {
             let _ = rustix::termios::tcsetwinsize(master, size).failing(Kind::Internal, || "resize");
         }
     }
+}
+
+fn named(signal: i32) -> Result<Signal> {
+    Signal::from_named_raw(signal).ok_or_else(|| Error::new(Kind::Usage, format!("{signal} is not a named signal")))
 }
 
 /// The values in an unnamed memory file.

@@ -8,6 +8,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 /// A stream of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,30 @@ pub(crate) enum Notice {
     Progress(Vec<u8>),
 }
 
+/// Why a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JobEnd {
+    /// By itself, or by a signal.
+    Exited,
+    /// At its time limit.
+    TimedOut,
+    /// A client stopped it.
+    Stopped,
+    /// With the sandbox.
+    WithTask,
+}
+
+/// A change of a job, for its record.
+#[derive(Debug)]
+pub(crate) enum JobEvent<'bytes> {
+    /// Its program runs.
+    Started { command: Vec<String>, timeout: Option<Duration> },
+    /// Some bytes of a stream.
+    Output(Stream, &'bytes [u8]),
+    /// It has ended with this status.
+    Ended(u8, JobEnd),
+}
+
 /// The pipe of a command's progress, one JSON object a line.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -64,6 +89,9 @@ pub(crate) trait Sink {
 
     /// Takes some bytes of a stream.
     fn take(&mut self, stream: Stream, bytes: &[u8]) -> Result<()>;
+
+    /// Takes a change of a job. Never fails: a job's log must not end the task.
+    fn job(&mut self, _job: u32, _event: JobEvent<'_>) {}
 
     /// Called regularly while the command runs, with the directory of its secrets once it exists. Returns updates of
     /// the broker's secrets.

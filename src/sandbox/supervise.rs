@@ -195,6 +195,7 @@ impl Watch<'_> {
             self.send_notices(state, seen)?;
         }
         self.streams.close();
+        self.report_jobs();
         self.sink.end()?;
         self.running.reap()?;
         for row in self.running.end_gateway() {
@@ -211,6 +212,7 @@ impl Watch<'_> {
         if let Some(control) = &mut self.control {
             control.end(); // the kernel keeps pid 1 until these are reaped
         }
+        self.report_jobs();
         seen.may_live = ended.and_then(|()| self.running.reap()).is_err();
         self.streams.close();
         // The meters may be the cause.
@@ -408,6 +410,7 @@ impl Watch<'_> {
             None => [
                 Some(state.started + self.limits.wall),
                 Some(state.last_output + self.limits.idle).filter(|_| state.paused.is_none()),
+                self.control.as_deref().and_then(Control::deadline).filter(|_| state.paused.is_none()),
                 Some(state.next_sample),
                 Some(state.next_disk),
                 Some(state.next_queues),
@@ -430,8 +433,11 @@ impl Watch<'_> {
             state.kill_at = Some(now + self.grace.max(SAMPLE));
             self.running.kill()?;
         }
-        if self.control.as_deref().is_some_and(Control::is_copying) {
+        if self.control.as_deref().is_some_and(Control::is_active) {
             state.last_output = now;
+        }
+        if state.paused.is_none() {
+            self.check_jobs(now, seen.stopped.is_some() || seen.ended.is_some());
         }
         if seen.stopped.is_none() {
             if now >= state.started + self.limits.wall {

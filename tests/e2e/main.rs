@@ -18,6 +18,7 @@ mod handback;
 mod hiding;
 mod hosted;
 mod images;
+mod jobs;
 mod keep;
 mod keep_memory;
 mod keep_root;

@@ -1,14 +1,16 @@
 //! `brig task exec`: another process in a running sandbox.
 
 use crate::cli::console::{Streams, terminal_size};
+use crate::cli::output;
 use crate::cli::terminal::Raw;
 use brig::error::{Error, Kind, Result};
-use brig::task::{Execution, Store};
+use brig::task::{ExecEnd, Execution, Store};
 use clap::Args;
 use rustix::termios::isatty;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Run another process in a running task: same user, namespaces, filter, rules and limits
 #[derive(Args)]
@@ -17,6 +19,8 @@ Examples:
   brig task exec k3f -- git -C /workspace status
   brig task exec -it k3f -- bash
   tar c src | brig task exec -i k3f -- tar x -C /tmp
+  brig task exec --timeout 10m k3f -- make test     then all of its processes are killed, with exit status 124
+  brig task exec -d --timeout 1h k3f -- make test   a job: prints its id; see brig task jobs, logs --job, wait --job
 
 The exit status is the process's own. It ends with the task at the latest, and with this command: so does
 all that it has started in the background. Ctrl-C and other signals go to its process group.
@@ -36,6 +40,15 @@ pub(super) struct Arguments {
     /// The working directory [default: where the task's command started]
     #[arg(short, long, value_name = "PATH")]
     workdir: Option<PathBuf>,
+    /// Run as this user of the sandbox [default: the task's]
+    #[arg(short, long, value_name = "USER[:GROUP]")]
+    user: Option<String>,
+    /// Kill the process and all that it has started after this time; until then it counts as activity
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    timeout: Option<Duration>,
+    /// Run it as a job: print the job's id and return. It ends with the task at the latest
+    #[arg(short, long, conflicts_with_all = ["interactive", "tty", "raw"])]
+    detach: bool,
     /// Pass on what it writes as it is: secrets are not hidden
     #[arg(long)]
     raw: bool,
@@ -67,7 +80,13 @@ pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
         environment,
         directory: arguments.workdir,
         terminal: arguments.tty.then(|| terminal_size().unwrap_or((24, 80))),
+        user: arguments.user,
+        timeout: arguments.timeout,
     };
+    if arguments.detach {
+        output::lines([store.reach(&id)?.exec_job(execution)?]);
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut streams = Streams::new(arguments.interactive, arguments.tty)?;
     let live = store.reach(&id)?;
     let mut started = live.exec(execution)?;
@@ -80,5 +99,14 @@ pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
     let raw = if arguments.tty && arguments.interactive { Some(Raw::enter()?) } else { None };
     let status = started.serve(&mut streams);
     drop(raw);
-    Ok(ExitCode::from(status?))
+    match status? {
+        ExecEnd::Exited(status) => Ok(ExitCode::from(status)),
+        ExecEnd::TimedOut => {
+            let limit = humantime::format_duration(arguments.timeout.unwrap_or_default());
+            let error =
+                Error::new(Kind::State, format!("it ran for {limit} and was killed with all that it had started"));
+            output::error(&error.doing(format!("run a process in the task `{id}`")));
+            Ok(ExitCode::from(124))
+        }
+    }
 }

@@ -25,6 +25,9 @@ pub(super) struct Arguments {
     /// Print what comes, too, until the task has ended
     #[arg(short, long)]
     follow: bool,
+    /// Print the output of a job of `brig task exec --detach`
+    #[arg(long, value_name = "JOB")]
+    job: Option<String>,
     /// Print what came on standard output
     #[arg(long)]
     stdout: bool,
@@ -42,13 +45,16 @@ const CHUNK: usize = 64 << 10;
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     brig::task::reap(store)?;
     let id = store.find(&arguments.id)?;
-    if arguments.stderr && store.record(&id).is_ok_and(|record| record.terminal) {
+    if arguments.stderr && arguments.job.is_none() && store.record(&id).is_ok_and(|record| record.terminal) {
         tell!("brig: the task {id} has a terminal: standard error is in its standard output");
     }
     if arguments.json || arguments.stdout != arguments.stderr {
         return by_stream(store, &id, arguments);
     }
-    let mut log = store.follow_log(&id, From::Start)?;
+    let mut log = match &arguments.job {
+        Some(job) => store.follow_job_log(&id, job, From::Start)?,
+        None => store.follow_log(&id, From::Start)?,
+    };
     let mut escaper = isatty(rustix::stdio::stdout()).then(output::Escaper::default);
     let mut out = std::io::stdout().lock();
     let mut buffer = [0_u8; CHUNK];
@@ -69,7 +75,10 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
 
 /// Prints one of the streams, or both as JSON.
 fn by_stream(store: &Store, id: &str, arguments: &Arguments) -> Result<ExitCode> {
-    let mut log = store.log_by_stream(id)?;
+    let mut log = match &arguments.job {
+        Some(job) => store.job_log_by_stream(id, job)?,
+        None => store.log_by_stream(id)?,
+    };
     let mut printer = Printer {
         wanted: if arguments.stdout == arguments.stderr { [true; 2] } else { [arguments.stdout, arguments.stderr] },
         json: arguments.json,

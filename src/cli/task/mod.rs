@@ -11,6 +11,7 @@ mod exec;
 mod export;
 mod flags;
 mod image;
+mod jobs;
 mod list;
 mod logs;
 mod prune;
@@ -68,6 +69,7 @@ enum Verb {
     Prune(prune::Arguments),
     Push(push::Arguments),
     Exec(exec::Arguments),
+    Jobs(jobs::Arguments),
     Cp(copy::Arguments),
     Stats(stats::StatsArguments),
     Top(stats::TopArguments),
@@ -142,6 +144,7 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
         Verb::Prune(arguments) => prune::main(&store, &arguments),
         Verb::Push(arguments) => push::main(&store, arguments),
         Verb::Exec(arguments) => exec::main(&store, arguments),
+        Verb::Jobs(arguments) => jobs::main(&store, &arguments),
         Verb::Cp(arguments) => copy::main(&store, &arguments),
         Verb::Stats(arguments) => stats::stats(&store, &arguments),
         Verb::Top(arguments) => stats::top(&store, &arguments),

@@ -22,6 +22,9 @@ pub(super) struct StopArguments {
     /// Do not wait for the end
     #[arg(long)]
     no_wait: bool,
+    /// End this job of the task, not the task
+    #[arg(long, value_name = "JOB")]
+    job: Option<String>,
 }
 
 /// Send a signal to a running task's command; SIGKILL ends the whole sandbox
@@ -36,6 +39,9 @@ pub(super) struct KillArguments {
     /// The signal's name or number
     #[arg(default_value = "KILL")]
     signal: String,
+    /// Signal this job of the task; SIGKILL ends all its processes
+    #[arg(long, value_name = "JOB")]
+    job: Option<String>,
 }
 
 /// Stop every process of running tasks where it stands
@@ -58,6 +64,16 @@ pub(super) struct UnpauseArguments {
 
 pub(super) fn stop(store: &Store, arguments: &StopArguments) -> Result<ExitCode> {
     let ids = store.find_all(&arguments.ids)?;
+    if let Some(job) = &arguments.job {
+        let [id] = ids.as_slice() else {
+            return Err(Error::new(Kind::Usage, "a job is of one task").hint("name one task with --job"));
+        };
+        store.reach(id)?.stop_job(job, arguments.grace)?;
+        if !arguments.no_wait {
+            store.wait_for_job(id, job, None)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     // All are asked before any is waited for.
     for id in &ids {
         store.reach(id)?.stop(arguments.grace)?;
@@ -71,7 +87,10 @@ pub(super) fn stop(store: &Store, arguments: &StopArguments) -> Result<ExitCode>
 pub(super) fn kill(store: &Store, arguments: &KillArguments) -> Result<ExitCode> {
     let signal = signal(&arguments.signal)?;
     let id = store.find(&arguments.id)?;
-    store.reach(&id)?.kill(signal)?;
+    match &arguments.job {
+        Some(job) => store.reach(&id)?.kill_job(job, signal)?,
+        None => store.reach(&id)?.kill(signal)?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 

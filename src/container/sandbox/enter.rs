@@ -37,6 +37,8 @@ pub(crate) struct Visit {
     pub directory: Option<PathBuf>,
     /// Built-in work instead of a program.
     pub errand: Option<Errand>,
+    /// Its user, its group and its supplementary groups; `None` for those of the command.
+    pub user: Option<(u32, u32, Vec<u32>)>,
     /// Its standard streams.
     pub stdio: Stdio,
 }
@@ -92,10 +94,17 @@ impl Running {
             directory = "/".into();
         }
         let vectors = Vectors::new(&command, &environment)?;
-        self.give_pipes(&visit.stdio)?;
+        let mut command = process::Command { errand, ..entry.command(directory, vectors)? };
+        if let Some(user) = visit.user {
+            entry.check_user(&user).doing(|| words.clone())?;
+            // An ordinary user's sandbox has one user, and cannot set groups.
+            if !entry.is_single {
+                (command.identity.uid, command.identity.gid, command.identity.groups) = user;
+            }
+        }
+        let (uid, gid) = (command.identity.uid, command.identity.gid);
+        self.give_pipes(&visit.stdio, uid, gid)?;
         let (init, pid) = self.member().doing(|| words.clone())?;
-        let (uid, gid) = entry.user;
-        let command = process::Command { errand, ..entry.command(directory, vectors)? };
         let group = self.make_entrance().doing(|| words.clone())?;
         let (mut cgroup, mut cgroup_tasks) = (self.clone_into()?, self.join_files()?);
         if let Some(group) = &group {
@@ -128,9 +137,8 @@ impl Running {
     }
 
     /// Gives pipes to the sandbox's user: opening `/dev/stderr` opens the pipe again, which needs its owner.
-    fn give_pipes(&self, stdio: &Stdio) -> Result<()> {
+    fn give_pipes(&self, stdio: &Stdio, uid: u32, gid: u32) -> Result<()> {
         let (Stdio::Descriptors { input, output, error }, Some(base)) = (stdio, self.first_id()) else { return Ok(()) };
-        let (uid, gid) = self.entry().user;
         let (uid, gid) = (Uid::from_raw(base + uid), Gid::from_raw(base + gid));
         [input, output, error].into_iter().try_for_each(|pipe| {
             fchown(pipe, Some(uid), Some(gid)).failing(Kind::Identity, || "give a pipe to the sandbox's user")

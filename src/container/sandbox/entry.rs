@@ -1,12 +1,14 @@
 //! The commands of a sandbox: the first one and those that enter later have the same identity, restrictions and limits.
 
-use crate::error::Result;
+use crate::container::gateway;
+use crate::error::{Error, Kind, Result};
 use crate::process::attributes::Attributes;
 use crate::process::{self, Capabilities, Identity, Vectors};
 use crate::seccomp;
 use crate::spec::Confinement;
 use crate::spec::landlock::Landlock;
 use crate::spec::state::State;
+use crate::sys::weaken;
 use rustix::process::{Resource, Rlimit};
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -90,6 +92,36 @@ impl Entry {
             controlling_terminal: true,
             shows_listener: false,
         })
+    }
+
+    /// Refuses a user that a process of the sandbox cannot have: an id outside of its map, or an id of brig's processes.
+    pub(super) fn check_user(&self, (uid, gid, groups): &(u32, u32, Vec<u32>)) -> Result<()> {
+        let refuse = |words: String, hint: &str| Err(Error::new(Kind::Identity, words).hint(hint));
+        if (*uid, *gid) == self.user && (self.is_single || groups.iter().all(|group| self.groups.contains(group))) {
+            return Ok(());
+        }
+        if self.is_single {
+            let words = format!(
+                "an ordinary user's sandbox has the one user {} and the one group {}",
+                self.user.0, self.user.1
+            );
+            return refuse(words, "leave --user out, or run the task as root");
+        }
+        if !matches!(self.confinement, Confinement::Agent) {
+            return refuse("the backend decides about the users of its sandbox".to_owned(), "leave --user out");
+        }
+        let largest = groups.iter().chain([uid, gid]).max().copied().unwrap_or_default();
+        if largest >= crate::container::IDS {
+            let words = format!("the id {largest} is beyond the {} ids that a sandbox has", crate::container::IDS);
+            return refuse(words, "name another user of the sandbox");
+        }
+        if [process::PID_1_USER, gateway::USER].contains(uid) && !weaken::is_off("exec-user") {
+            return refuse(
+                format!("the user id {uid} belongs to brig's own processes"),
+                "name another user of the sandbox",
+            );
+        }
+        Ok(())
     }
 
     /// The identity of its commands, and their two restrictions.

@@ -9,7 +9,7 @@ use crate::image::union::Stack;
 use crate::sys::weaken;
 
 /// The largest account file. A larger one is an attack on its reader (CVE-2026-47262).
-const LARGEST_FILE: u64 = 10 << 20;
+pub(crate) const LARGEST_FILE: u64 = 10 << 20;
 
 /// The largest id that all programs accept: above it, some read a negative number.
 const LARGEST_ID: u64 = i32::MAX as u64;

@@ -8,6 +8,7 @@ pub(crate) mod bundle;
 mod labels;
 mod process;
 
+pub(crate) use accounts::LARGEST_FILE as LARGEST_ACCOUNT_FILE;
 pub use accounts::{Accounts, User};
 pub use process::{Overrides, Process, to_process};
 

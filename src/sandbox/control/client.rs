@@ -147,6 +147,16 @@ impl Client {
         self.0.ask(&Request::Resize { rows, columns })
     }
 
+    /// Asks a job to end, and kills it after the grace.
+    pub(crate) fn stop_job(&self, job: u32, grace: Option<Duration>) -> Result<()> {
+        self.done(&Request::StopJob { job, grace })
+    }
+
+    /// Sends a signal to a job.
+    pub(crate) fn kill_job(&self, job: u32, signal: i32) -> Result<()> {
+        self.done(&Request::KillJob { job, signal })
+    }
+
     /// Starts a process. Its descriptors, start and end come as [`Client::next`].
     pub(crate) fn exec(&self, exec: Exec) -> Result<()> {
         self.0.ask(&Request::Exec(exec))

@@ -7,15 +7,18 @@
 
 mod client;
 mod idle;
+mod jobs;
 mod session;
 mod wire;
 
 pub(crate) use client::Client;
 pub(crate) use idle::{Idle, idle};
+pub(super) use jobs::Job;
 pub(super) use session::Session;
 pub(super) use wire::{ClientMessage, Request};
 pub(crate) use wire::{Exec, Reply};
 
+use super::streams::Stream;
 use crate::error::{Context, Kind, Result};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
@@ -23,7 +26,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with, sockopt,
 };
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use wire::Peer;
 
@@ -40,6 +43,10 @@ pub(crate) struct Control {
     pub(super) clients: Vec<Connected>,
     /// Killed process trees of clients that are gone, until they have ended.
     ending: Vec<Session>,
+    /// Processes that have no client.
+    jobs: Vec<jobs::Job>,
+    /// The number of the newest job.
+    last_job: u32,
 }
 
 /// A client's connection.
@@ -72,6 +79,10 @@ pub(super) enum Slot {
     Start(usize),
     /// A client's process has ended.
     End(usize),
+    /// A job has written something.
+    JobOutput(usize, Stream),
+    /// A job's process has ended.
+    JobEnd(usize),
 }
 
 impl Control {
@@ -87,7 +98,14 @@ impl Control {
         rustix::fs::fchmod(&listener, Mode::from_raw_mode(0o600)).failing(Kind::Store, step)?;
         bind(&listener, &address(&folder).failing(Kind::Store, step)?).failing(Kind::Store, step)?;
         listen(&listener, 16).failing(Kind::Store, step)?;
-        Ok(Control { listener, path: directory.join(NAME), clients: Vec::new(), ending: Vec::new() })
+        Ok(Control {
+            listener,
+            path: directory.join(NAME),
+            clients: Vec::new(),
+            ending: Vec::new(),
+            jobs: Vec::new(),
+            last_job: 0,
+        })
     }
 
     /// Accepts waiting clients of this user or the machine's root.
@@ -108,9 +126,11 @@ impl Control {
     }
 
     /// The descriptors for poll(2). Takes messages of attached clients only if the command `takes_input`.
-    pub(super) fn waits(&self, takes_input: bool) -> Vec<(Slot, PollFd<'_>)> {
+    pub(super) fn waits<'own>(&'own self, takes_input: bool) -> Vec<(Slot, PollFd<'own>)> {
         let mut waits = Vec::new();
-        let mut add = |slot, descriptor| waits.push((slot, PollFd::from_borrowed_fd(descriptor, PollFlags::IN)));
+        let mut add = |slot, descriptor: BorrowedFd<'own>| {
+            waits.push((slot, PollFd::from_borrowed_fd(descriptor, PollFlags::IN)))
+        };
         if self.clients.len() < CLIENTS {
             add(Slot::Listener, self.listener.as_fd());
         }
@@ -124,6 +144,7 @@ impl Control {
                 None => session.pidfd().into_iter().for_each(|pidfd| add(Slot::End(index), pidfd)),
             }
         }
+        self.job_waits().for_each(|(slot, end)| add(slot, end));
         waits
     }
 
@@ -135,8 +156,10 @@ impl Control {
             // A client that does not take its status is gone.
             client.gone |= session.report_end(&client.peer).is_err();
         }
-        for session in std::mem::take(&mut self.ending) {
-            session.wait();
+        self.end_jobs();
+        for mut session in std::mem::take(&mut self.ending) {
+            // A reaped process has ended already.
+            let _ = session.wait();
         }
     }
 
@@ -151,9 +174,10 @@ impl Control {
         self.ending.retain(|session| !session.is_gone());
     }
 
-    /// Whether files are copied in or out now.
-    pub(super) fn is_copying(&self) -> bool {
-        self.clients.iter().filter_map(|client| client.session.as_ref()).any(Session::is_copying)
+    /// Whether a process that entered counts as activity of the task now.
+    pub(super) fn is_active(&self) -> bool {
+        let mut sessions = self.clients.iter().filter_map(|client| client.session.as_ref());
+        sessions.any(Session::is_activity) || self.jobs.iter().any(jobs::Job::is_activity)
     }
 }
 

@@ -6,9 +6,11 @@ use super::wire::{Exec, Peer, Reply};
 use crate::container::{Entered, Running, Visit};
 use crate::error::{Context, Error, Kind, Result};
 use crate::process::{Message, Stdio, Terminal};
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// A process and its state.
 #[derive(Debug)]
@@ -20,19 +22,48 @@ pub(in crate::sandbox) struct Session {
     has_ended: bool,
     /// Whether it copies files, which counts as activity of the task.
     copies: bool,
+    /// When its process tree is killed.
+    deadline: Option<Instant>,
+    /// Whether it was killed at its deadline.
+    is_overdue: bool,
+    /// What it becomes once its program runs, if it is a job.
+    job: Option<PendingJob>,
+}
+
+/// A process that becomes a job when its program runs.
+#[derive(Debug)]
+pub(in crate::sandbox) struct PendingJob {
+    pub(super) command: Vec<String>,
+    pub(super) timeout: Option<Duration>,
+    /// The readers of standard output and standard error.
+    pub(super) outputs: [OwnedFd; 2],
+}
+
+impl PendingJob {
+    fn new(exec: &Exec, output: OwnedFd, error: OwnedFd) -> Result<PendingJob> {
+        for end in [&output, &error] {
+            fcntl_setfl(end, OFlags::NONBLOCK).failing(Kind::Internal, || "read a job's output")?;
+        }
+        let command = exec.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        Ok(PendingJob { command, timeout: exec.timeout, outputs: [output, error] })
+    }
 }
 
 impl Session {
-    /// Starts it, and sends the client its ends of the pipes.
+    /// Starts it, and sends the client its ends of the pipes. The supervisor keeps those of a job.
     pub(in crate::sandbox) fn start(running: &Running, exec: Exec, peer: &Peer) -> Result<Session> {
         let step = || "make pipes for the process";
-        let mut ours = Vec::new();
+        let (mut ours, mut job) = (Vec::new(), None);
         let stdio = match exec.terminal {
             Some((rows, columns)) => Stdio::Terminal(Terminal { rows, columns, passes_newlines: false }),
             None => {
                 let pipe = || pipe_with(PipeFlags::CLOEXEC).failing(Kind::Internal, step);
                 let ((input, to_it), (of_it, output), (of_it_too, error)) = (pipe()?, pipe()?, pipe()?);
-                ours.extend([(0, to_it), (1, of_it), (2, of_it_too)]);
+                if exec.is_job {
+                    job = Some(PendingJob::new(&exec, of_it, of_it_too)?);
+                } else {
+                    ours.extend([(0, to_it), (1, of_it), (2, of_it_too)]);
+                }
                 Stdio::Descriptors { input, output, error }
             }
         };
@@ -42,10 +73,18 @@ impl Session {
             environment: exec.environment,
             directory: exec.directory,
             errand: exec.errand.then_some(visitor::serve as crate::process::Errand),
+            user: exec.user,
             stdio,
         };
-        let session =
-            Session { entered: running.enter(visit)?, is_settled: false, has_ended: false, copies: exec.errand };
+        let session = Session {
+            entered: running.enter(visit)?,
+            is_settled: false,
+            has_ended: false,
+            copies: exec.errand,
+            deadline: exec.timeout.and_then(|limit| Instant::now().checked_add(limit)),
+            is_overdue: false,
+            job,
+        };
         for (number, end) in ours {
             peer.reply(&Reply::Stream(Some(number)), Some(end.as_fd())).failing(Kind::Lost, || "answer a client")?;
         }
@@ -62,9 +101,37 @@ impl Session {
         (!self.has_ended).then(|| self.entered.pidfd())
     }
 
-    /// Whether it copies files now.
-    pub(in crate::sandbox) fn is_copying(&self) -> bool {
-        self.copies && !self.has_ended
+    /// Whether it counts as activity of the task now: it copies files, or its time is limited.
+    pub(in crate::sandbox) fn is_activity(&self) -> bool {
+        (self.copies || self.deadline.is_some()) && !self.has_ended
+    }
+
+    /// When its process tree is killed, if it is not over before.
+    pub(in crate::sandbox) fn deadline(&self) -> Option<Instant> {
+        self.deadline.filter(|_| !self.has_ended)
+    }
+
+    /// Kills its process tree if its time is over.
+    pub(in crate::sandbox) fn end_if_overdue(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|deadline| now >= deadline) {
+            (self.deadline, self.is_overdue) = (None, true);
+            self.end();
+        }
+    }
+
+    /// Whether it was killed at its deadline.
+    pub(in crate::sandbox) fn is_overdue(&self) -> bool {
+        self.is_overdue
+    }
+
+    /// Whether it becomes a job.
+    pub(super) fn is_pending_job(&self) -> bool {
+        self.job.is_some()
+    }
+
+    /// The job that it becomes, once its program runs.
+    pub(in crate::sandbox) fn take_job(&mut self) -> Option<PendingJob> {
+        if self.is_settled { self.job.take() } else { None }
     }
 
     /// Kills the process and its descendants, without waiting.
@@ -94,30 +161,31 @@ impl Session {
                 self.is_settled = true;
                 peer.reply(&Reply::Started, None)
             }
-            Ok(Some(Message::Failed(error))) | Err(error) => {
-                self.is_settled = true;
-                peer.reply(&Reply::Failed(error), None)
-            }
+            Ok(Some(Message::Failed(error))) | Err(error) => self.fail(peer, error),
             Ok(Some(other)) => {
-                self.is_settled = true;
-                let error = Error::new(Kind::Lost, format!("it said something out of turn: {other:?}"));
-                peer.reply(&Reply::Failed(error), None)
+                self.fail(peer, Error::new(Kind::Lost, format!("it said something out of turn: {other:?}")))
             }
         }
     }
 
-    /// Waits for the end of the process.
-    pub(in crate::sandbox) fn wait(&self) {
-        // A reaped process has ended already.
-        let _ = self.entered.reap();
+    fn fail(&mut self, peer: &Peer, error: Error) -> Result<(), Errno> {
+        (self.is_settled, self.job) = (true, None);
+        peer.reply(&Reply::Failed(error), None)
+    }
+
+    /// Waits for the end of the process and returns its exit status. A process that was reaped before has none.
+    pub(in crate::sandbox) fn wait(&mut self) -> Result<u8> {
+        self.has_ended = true;
+        self.entered.reap()
     }
 
     /// Waits for its end and sends the client its status, once.
     pub(in crate::sandbox) fn report_end(&mut self, peer: &Peer) -> Result<(), Errno> {
-        if std::mem::replace(&mut self.has_ended, true) {
+        if self.has_ended {
             return Ok(());
         }
-        match self.entered.reap() {
+        match self.wait() {
+            Ok(_) if self.is_overdue => peer.reply(&Reply::TimedOut, None),
             Ok(status) => peer.reply(&Reply::Exited(status), None),
             Err(error) => peer.reply(&Reply::Failed(error), None),
         }

@@ -45,6 +45,10 @@ pub(crate) enum Request {
     Resize { rows: u16, columns: u16 },
     /// Allow or refuse what an egress rule covers from now on.
     Reach { rule: String, allow: bool },
+    /// Ask a job to end, and kill it after the grace (default: the task's own).
+    StopJob { job: u32, grace: Option<Duration> },
+    /// Send a signal to a job; 9 ends its whole process tree.
+    KillJob { job: u32, signal: i32 },
     /// The values of its secrets, for the caller's redactor: the caller's user gave them.
     Values,
     /// The environment of its command with values: the caller's user gave them.
@@ -52,7 +56,7 @@ pub(crate) enum Request {
 }
 
 /// A process to start.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Exec {
     pub command: Vec<OsString>,
     pub environment: Vec<(OsString, OsString)>,
@@ -61,6 +65,12 @@ pub(crate) struct Exec {
     pub terminal: Option<(u16, u16)>,
     /// Serve file requests instead of running the command.
     pub errand: bool,
+    /// Its user, its group and its supplementary groups; `None` for those of the task's command.
+    pub user: Option<(u32, u32, Vec<u32>)>,
+    /// How long it may run.
+    pub timeout: Option<Duration>,
+    /// Whether it outlives its client, with its output in a log.
+    pub is_job: bool,
 }
 
 /// A reply.
@@ -82,8 +92,12 @@ pub(crate) enum Reply {
     Stream(Option<u8>),
     /// Its program runs.
     Started,
+    /// It is a job with this number.
+    Job(u32),
     /// It has ended, with this status.
     Exited(u8),
+    /// Its process tree was killed at its time limit.
+    TimedOut,
     /// Whether it has a terminal, and whether it takes input.
     Attached { terminal: bool, input: bool },
     /// Names and values as JSON in this message's memory file: they may exceed a message.
@@ -195,13 +209,7 @@ mod tests {
     #[test]
     fn what_is_too_long_or_unknown_is_an_error_and_no_hang() {
         let (ours, theirs) = pair();
-        let exec = Exec {
-            command: vec!["x".repeat(LARGEST).into()],
-            environment: Vec::new(),
-            directory: None,
-            terminal: None,
-            errand: false,
-        };
+        let exec = Exec { command: vec!["x".repeat(LARGEST).into()], ..Exec::default() };
         assert!(ours.ask(&Request::Exec(exec)).is_err());
         ours.0.send(b"J{\"dance\":1}", None).unwrap();
         assert!(theirs.receive().is_err());

@@ -7,7 +7,9 @@
 use super::hiding::Hiding;
 use crate::error::{Error, Kind, Result, Step, wire};
 use crate::files;
+use crate::image::{Accounts, LARGEST_ACCOUNT_FILE, User};
 use crate::sandbox::{Bounds, Checkpoint, Client, Exec, FileEntry, FileRequest, Reply, Rule, Sample};
+use crate::task::records::job::job_id;
 use crate::task::records::receipt::Receipt;
 use crate::task::store::{Status, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,6 +19,9 @@ use std::io::{BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+/// The status of a process that was killed at its time limit, as timeout(1) has it.
+const TIMED_OUT: u8 = 124;
 
 /// A running task.
 #[derive(Debug)]
@@ -38,6 +43,10 @@ pub struct Execution {
     pub directory: Option<PathBuf>,
     /// Rows and columns of its terminal, if any.
     pub terminal: Option<(u16, u16)>,
+    /// `USER[:GROUP]`, by the sandbox's own account files or in numbers. Default: the user of the task's command.
+    pub user: Option<String>,
+    /// How long it may run; then its process tree is killed.
+    pub timeout: Option<Duration>,
 }
 
 /// A process started in a running task. Its drop ends the process.
@@ -175,14 +184,67 @@ impl Live {
     /// Starts a process in the sandbox, and returns when its program runs. It has the task's user, filter, rules and
     /// limits, and ends with the sandbox at the latest.
     pub fn exec(&self, execution: Execution) -> Result<Executed> {
-        let Execution { command, environment, directory, terminal } = execution;
+        self.begin(execution, false)
+    }
+
+    /// Starts a process that outlives this client, and returns its id. It has no input; its output is in its own log.
+    pub fn exec_job(&self, execution: Execution) -> Result<String> {
+        if execution.terminal.is_some() {
+            return Err(Error::new(Kind::Usage, "a job has no terminal").hint("leave --tty out"));
+        }
+        let started = self.begin(execution, true)?;
+        loop {
+            match started.client.next()? {
+                Some((Reply::Job(number), _)) => return Ok(job_id(number)),
+                Some((Reply::Failed(error), _)) => return Err(error),
+                Some(_) => {}
+                None => return Err(over()),
+            }
+        }
+    }
+
+    fn begin(&self, execution: Execution, is_job: bool) -> Result<Executed> {
+        let Execution { command, mut environment, directory, terminal, user, timeout } = execution;
         if command.is_empty() {
             return Err(Error::new(Kind::Usage, "no command is given").hint("put it after `--`, like `-- sh`"));
         }
+        if timeout.is_some_and(|limit| limit.is_zero()) {
+            return Err(Error::new(Kind::Usage, "a time-out of 0 ends a process before it begins")
+                .hint("give a time like `--timeout 30s`, or leave it out"));
+        }
         let step = || format!("run a process in the task `{}`", self.id);
-        let exec = Exec { command, environment, directory, terminal, errand: false };
-        let started = self.start(exec).doing(step).hint(|| "name a program and a folder that the sandbox has")?;
-        Ok(started)
+        let user = user.map(|text| self.find_user(&text)).transpose().doing(step)?;
+        let home = user.as_ref().and_then(|user| user.home.clone());
+        if let Some(home) = home.filter(|_| environment.iter().all(|(name, _)| name != "HOME")) {
+            environment.push(("HOME".into(), home.into()));
+        }
+        let user = user.map(|user| (user.uid, user.gid, user.additional_gids));
+        let exec = Exec { command, environment, directory, terminal, errand: false, user, timeout, is_job };
+        self.start(exec).doing(step).hint(|| "name a program and a folder that the sandbox has")
+    }
+
+    /// Finds a user in the sandbox's own account files. The supervisor checks the numbers.
+    fn find_user(&self, text: &str) -> Result<User> {
+        let read = |path: &str| {
+            let mut bytes = Vec::new();
+            match self.read_file(Path::new(path), &mut files::Bounded::new(&mut bytes, LARGEST_ACCOUNT_FILE)) {
+                Err(error) if error.kind() == Kind::NotFound => Ok(Vec::new()),
+                other => other.map(|_| bytes),
+            }
+        };
+        Accounts { passwd: read("/etc/passwd")?, group: read("/etc/group")? }.user(text)
+    }
+
+    /// Asks a job to end, and kills its process tree after the grace (default: the task's own).
+    pub fn stop_job(&self, job: &str, grace: Option<Duration>) -> Result<()> {
+        let number = self.store.job_number(&self.id, job)?;
+        self.client.stop_job(number, grace).doing(|| format!("stop the job `{job}` of the task `{}`", self.id))
+    }
+
+    /// Sends a signal to a job; 9 kills its process tree.
+    pub fn kill_job(&self, job: &str, signal: i32) -> Result<()> {
+        let number = self.store.job_number(&self.id, job)?;
+        self.client.kill_job(number, signal).doing(|| format!("signal the job `{job}` of the task `{}`", self.id))
     }
 
     fn start(&self, exec: Exec) -> Result<Executed> {
@@ -208,7 +270,7 @@ impl Live {
 
     /// Starts the process that works on files in the sandbox.
     fn errand(&self, errand: &FileRequest) -> Result<Executed> {
-        let exec = Exec { command: Vec::new(), environment: Vec::new(), directory: None, terminal: None, errand: true };
+        let exec = Exec { errand: true, ..Exec::default() };
         let started = self.start(exec)?;
         let mut line = serde_json::to_vec(errand).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
         line.push(b'\n');
@@ -291,12 +353,13 @@ impl Executed {
         Ok(self)
     }
 
-    /// Waits for its end and returns its status. Closes open input first.
+    /// Waits for its end and returns its status, 124 at its time limit. Closes open input first.
     pub fn wait(&mut self) -> Result<u8> {
         self.input = None;
         loop {
             match self.client.next()? {
                 Some((Reply::Exited(status), _)) => return Ok(status),
+                Some((Reply::TimedOut, _)) => return Ok(TIMED_OUT),
                 Some(_) => {}
                 None => return Err(over()),
             }

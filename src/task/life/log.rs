@@ -1,8 +1,9 @@
 //! The sink of a sandbox's output: through the redactor to the log, the events and the watcher.
 
+use super::jobs::JobLogs;
 use super::watcher::Watcher;
 use crate::error::Result;
-use crate::sandbox::{Notice, Renewal, Sink, Stream};
+use crate::sandbox::{JobEvent, Notice, Renewal, Sink, Stream};
 use crate::task::output::folder_snapshot::SnapshotInSteps;
 use crate::task::records::event::{Lines, Writer};
 use crate::task::records::receipt::Receipt;
@@ -32,6 +33,7 @@ pub(crate) struct Log<'run> {
     /// The workspace's files at the start. Its steps begin when the command runs.
     pub(crate) snapshot: Option<SnapshotInSteps>,
     is_running: bool,
+    jobs: JobLogs,
 }
 
 /// How the log treats the command's streams.
@@ -41,6 +43,8 @@ pub(crate) struct LogOptions {
     pub stream_json: bool,
     /// Whether a user types at its terminal.
     pub interactive: bool,
+    /// Bytes that the logs of its jobs may have together.
+    pub job_bytes: u64,
 }
 
 impl<'run> Log<'run> {
@@ -64,6 +68,7 @@ impl<'run> Log<'run> {
             held,
             snapshot: None,
             is_running: false,
+            jobs: JobLogs::new(directory, manner.job_bytes),
         })
     }
 
@@ -167,6 +172,13 @@ impl Sink for Log<'_> {
 
     fn notice(&mut self, notice: Notice) -> Result<()> {
         self.note(notice)
+    }
+
+    fn job(&mut self, job: u32, event: JobEvent<'_>) {
+        // A job without a record is unknown to the user's commands, and ends with the task.
+        let Ok(Some(record)) = self.jobs.take(job, event, &self.redactor) else { return };
+        let data = json!({ "job": record.id, "state": record.state, "exit_status": record.exit_status });
+        let _ = self.writer.bounded("job", data);
     }
 }
 /// Writes the last event. It is the only one of a task that never had a sandbox.

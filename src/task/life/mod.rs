@@ -7,6 +7,7 @@
 pub(super) mod background;
 mod canary;
 mod hiding;
+mod jobs;
 pub(super) mod live;
 mod log;
 mod missing;

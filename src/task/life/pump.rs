@@ -45,10 +45,19 @@ pub enum Left {
     Detached,
 }
 
+/// How a process that entered a task ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExecEnd {
+    /// With this status.
+    Exited(u8),
+    /// Its process tree was killed at its time limit.
+    TimedOut,
+}
+
 impl Executed {
     /// Serves the process until it has ended.
-    pub fn serve(mut self, console: &mut dyn Console) -> Result<u8> {
-        let mut ended: Option<(u8, Instant)> = None;
+    pub fn serve(mut self, console: &mut dyn Console) -> Result<ExecEnd> {
+        let mut ended: Option<(ExecEnd, Instant)> = None;
         let mut reported: Option<Instant> = None;
         loop {
             if let Some((status, since)) = ended {
@@ -83,7 +92,8 @@ impl Executed {
             }
             if client {
                 match self.client.next()? {
-                    Some((Reply::Exited(status), _)) => ended = Some((status, Instant::now())),
+                    Some((Reply::Exited(status), _)) => ended = Some((ExecEnd::Exited(status), Instant::now())),
+                    Some((Reply::TimedOut, _)) => ended = Some((ExecEnd::TimedOut, Instant::now())),
                     Some(_) => {}
                     None if ended.is_some() => {}
                     None => return Err(over()),

@@ -9,17 +9,18 @@ use std::io::{Read, Seek, SeekFrom};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A file of a task that grows.
 #[derive(Debug)]
 pub struct Follower {
     store: Store,
     id: String,
+    job: Option<String>,
     path: PathBuf,
     file: Option<File>,
     changes: OwnedFd,
-    /// Whether the task has ended: the file does not grow any more.
+    /// Whether the task or the job has ended: the file does not grow any more.
     has_ended: bool,
 }
 
@@ -46,19 +47,29 @@ impl Store {
     pub fn follow_log(&self, id: &str, from: From) -> Result<Follower> {
         Follower::new(self, id, LOG, from)
     }
+
+    /// Follows the output of a job.
+    pub fn follow_job_log(&self, id: &str, job: &str, from: From) -> Result<Follower> {
+        Follower::of_job(self, id, Some(&self.job(id, job)?.id), LOG, from)
+    }
 }
 
 impl Follower {
     pub(crate) fn new(store: &Store, id: &str, name: &str, from: From) -> Result<Follower> {
-        let directory = store.task(id);
+        Follower::of_job(store, id, None, name, from)
+    }
+
+    /// The same for a file of one of its jobs.
+    pub(crate) fn of_job(store: &Store, id: &str, job: Option<&str>, name: &str, from: From) -> Result<Follower> {
+        let directory = job.map_or_else(|| store.task(id), |job| store.job_folder(id, job));
         let step = || format!("follow `{name}` of the task `{id}`");
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
         let changes = inotify::init(flags).failing(Kind::Internal, step)?;
         let wanted = inotify::WatchFlags::MODIFY | inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
         inotify::add_watch(&changes, &directory, wanted).failing(Kind::NotFound, step)?;
         let path = directory.join(name);
-        let mut follower =
-            Follower { store: store.clone(), id: id.to_owned(), path, file: None, changes, has_ended: false };
+        let (store, id, job) = (store.clone(), id.to_owned(), job.map(str::to_owned));
+        let mut follower = Follower { store, id, job, path, file: None, changes, has_ended: false };
         follower.open()?;
         if let (Some(file), From::Now) = (&mut follower.file, from) {
             file.seek(SeekFrom::End(0)).failing(Kind::Store, step)?;
@@ -100,17 +111,26 @@ impl Follower {
         }
         if count == 0 {
             // Check before the read: otherwise bytes written just before the end would be missed.
-            self.has_ended = self.store.status(&self.id)? != Status::Running;
+            self.has_ended = match &self.job {
+                Some(job) => !self.store.job(&self.id, job)?.is_running(),
+                None => self.store.status(&self.id)? != Status::Running,
+            };
         }
         Ok(Some(&buffer[..count]))
     }
 
     /// Waits for more.
     pub fn wait(&self) -> Result<()> {
+        self.wait_until(None)
+    }
+
+    /// The same until `end` at the latest.
+    pub(crate) fn wait_until(&self, end: Option<Instant>) -> Result<()> {
         if self.has_ended {
             return Ok(());
         }
-        let limit = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
+        let limit = end.map_or(LOOK, |end| LOOK.min(end.saturating_duration_since(Instant::now())));
+        let limit = Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&self.changes, PollFlags::IN)], Some(&limit)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(errno).failing(Kind::Internal, || "wait for more output"),

@@ -152,8 +152,17 @@ pub struct StreamReader {
 impl Store {
     /// The log of a task with the stream of every byte.
     pub fn log_by_stream(&self, id: &str) -> Result<StreamReader> {
-        let follower = self.follow_log(id, From::Start)?;
-        let path = self.task(id).join(NAME);
+        self.reader_by_stream(id, self.follow_log(id, From::Start)?, self.task(id))
+    }
+
+    /// The log of a job with the stream of every byte.
+    pub fn job_log_by_stream(&self, id: &str, job: &str) -> Result<StreamReader> {
+        let folder = self.job_folder(id, &self.job(id, job)?.id);
+        self.reader_by_stream(id, self.follow_job_log(id, job, From::Start)?, folder)
+    }
+
+    fn reader_by_stream(&self, id: &str, follower: Follower, directory: PathBuf) -> Result<StreamReader> {
+        let path = directory.join(NAME);
         Ok(StreamReader { follower, id: id.to_owned(), path, runs: None, offset: 0 })
     }
 }

@@ -6,6 +6,7 @@
 pub(super) mod event;
 pub(super) mod follow;
 pub(super) mod forward;
+pub(super) mod job;
 pub(super) mod log_streams;
 pub(super) mod receipt;
 pub(super) mod record;

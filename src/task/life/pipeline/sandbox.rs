@@ -52,7 +52,8 @@ impl Attempt<'_> {
         self.announce(watcher)?;
         let snapshot = self.snapshot(started);
         let mut collector = Collector::new(request, id, options, self.held, started);
-        let manner = LogOptions { stream_json: definition.stream_json, interactive: options.terminal };
+        let job_bytes = options.limits.output_bytes;
+        let manner = LogOptions { stream_json: definition.stream_json, interactive: options.terminal, job_bytes };
         let mut log = Log::create(&directory, id, manner, watcher, self.held)?;
         log.snapshot = snapshot;
         let course = &mut self.course;

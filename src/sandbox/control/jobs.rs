@@ -1,0 +1,220 @@
+//! Processes that outlive their client: the supervisor reads their output and ends them at the latest with the sandbox.
+
+use super::super::streams::{JobEnd, JobEvent, Stream};
+use super::session::{PendingJob, Session};
+use super::{Control, Slot};
+use crate::error::{Error, Kind, Result};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// The most jobs of one sandbox at a time, and in all: each leaves a record.
+const MOST_AT_ONCE: usize = 16;
+const MOST: u32 = 1000;
+/// How long output of a job may still come after its process's end. Then the rest of its tree is killed.
+const DRAIN: Duration = Duration::from_secs(2);
+/// The status of a process that SIGKILL ended.
+const KILLED: u8 = 137;
+/// Bytes of one read.
+const CHUNK: usize = 64 << 10;
+
+/// A running job.
+#[derive(Debug)]
+pub(in crate::sandbox) struct Job {
+    id: u32,
+    session: Session,
+    outputs: [Option<OwnedFd>; 2],
+    /// When its process tree is killed, after a request to end.
+    kill_at: Option<Instant>,
+    is_stopped: bool,
+    /// Its status, once its process has ended, and when that was.
+    ended: Option<(u8, Instant)>,
+}
+
+/// The receiver of a job's changes.
+pub(in crate::sandbox) type Receiver<'own> = &'own mut dyn FnMut(u32, JobEvent<'_>);
+
+impl Control {
+    /// Refuses one more job than a sandbox may have.
+    pub(in crate::sandbox) fn has_room_for_job(&self) -> Result<()> {
+        let pending = self.clients.iter().filter(|client| client.session.as_ref().is_some_and(Session::is_pending_job));
+        if self.jobs.len() + pending.count() >= MOST_AT_ONCE {
+            return Err(Error::new(Kind::State, format!("the task runs {MOST_AT_ONCE} jobs, the most at one time"))
+                .hint("end one: brig task stop ID --job JOB"));
+        }
+        if self.last_job >= MOST {
+            return Err(Error::new(Kind::State, format!("the task has had {MOST} jobs, the most of one task"))
+                .hint("run the command without --detach"));
+        }
+        Ok(())
+    }
+
+    /// Makes a job of the client's process if its program runs now; returns its number.
+    pub(in crate::sandbox) fn promote(&mut self, index: usize, receive: Receiver<'_>) -> Option<u32> {
+        let client = self.clients.get_mut(index)?;
+        let PendingJob { command, timeout, outputs } = client.session.as_mut()?.take_job()?;
+        let session = client.session.take()?;
+        self.last_job += 1;
+        receive(self.last_job, JobEvent::Started { command, timeout });
+        self.jobs.push(Job {
+            id: self.last_job,
+            session,
+            outputs: outputs.map(Some),
+            kill_at: None,
+            is_stopped: false,
+            ended: None,
+        });
+        Some(self.last_job)
+    }
+
+    pub(super) fn job_waits(&self) -> impl Iterator<Item = (Slot, BorrowedFd<'_>)> {
+        self.jobs.iter().enumerate().flat_map(|(index, job)| {
+            let outputs = [Stream::Output, Stream::Error].into_iter().zip(&job.outputs);
+            let outputs =
+                outputs.filter_map(move |(stream, end)| Some((Slot::JobOutput(index, stream), end.as_ref()?.as_fd())));
+            outputs.chain(job.session.pidfd().map(|pidfd| (Slot::JobEnd(index), pidfd)))
+        })
+    }
+
+    /// Reads what a job has written; returns whether there was something.
+    pub(in crate::sandbox) fn read_job(&mut self, index: usize, stream: Stream, receive: Receiver<'_>) -> bool {
+        self.jobs.get_mut(index).is_some_and(|job| job.read(stream, receive))
+    }
+
+    /// Notes the status of a job whose process has ended.
+    pub(in crate::sandbox) fn note_job_end(&mut self, index: usize) {
+        if let Some(job) = self.jobs.get_mut(index) {
+            job.note_end();
+        }
+    }
+
+    /// A running job.
+    pub(in crate::sandbox) fn job(&mut self, id: u32) -> Result<&mut Job> {
+        self.jobs.iter_mut().find(|job| job.id == id).ok_or_else(|| {
+            Error::new(Kind::NotFound, format!("the task runs no job `j{id}`")).hint("see `brig task jobs ID`")
+        })
+    }
+
+    /// Kills what is overdue, and passes on the end of jobs that are over.
+    ///
+    /// The kernel may report the end of a job before that of the sandbox: with `is_ending` a killed job ended with it.
+    pub(in crate::sandbox) fn check_jobs(&mut self, now: Instant, is_ending: bool, receive: Receiver<'_>) {
+        self.clients.iter_mut().filter_map(|client| client.session.as_mut()).for_each(|each| each.end_if_overdue(now));
+        for job in &mut self.jobs {
+            job.session.end_if_overdue(now);
+            if job.kill_at.is_some_and(|at| now >= at) {
+                job.kill_at = None;
+                job.session.end();
+            }
+        }
+        let (over, running) = std::mem::take(&mut self.jobs).into_iter().partition(|job| job.is_over(now));
+        self.jobs = running;
+        for job in over {
+            let is_killed = job.ended.is_some_and(|(status, _)| status == KILLED);
+            let why = match job.why() {
+                JobEnd::Exited if is_ending && is_killed => JobEnd::WithTask,
+                why => why,
+            };
+            self.ending.extend(job.finish(why, receive));
+        }
+    }
+
+    /// Passes on the end of the jobs that ended with the sandbox. Their processes are reaped.
+    pub(in crate::sandbox) fn report_jobs(&mut self, receive: Receiver<'_>) {
+        for job in std::mem::take(&mut self.jobs) {
+            // Its own end may have come at the same moment.
+            let why = if job.is_stopped || job.session.is_overdue() { job.why() } else { JobEnd::WithTask };
+            drop(job.finish(why, receive));
+        }
+    }
+
+    /// Kills all jobs and waits for their processes.
+    pub(super) fn end_jobs(&mut self) {
+        self.jobs.iter().for_each(|job| job.session.end());
+        self.jobs.iter_mut().for_each(Job::note_end);
+    }
+
+    /// When something of a client's process or of a job is due.
+    pub(in crate::sandbox) fn deadline(&self) -> Option<Instant> {
+        let sessions = self.clients.iter().filter_map(|client| client.session.as_ref()?.deadline());
+        let jobs = self.jobs.iter().flat_map(|job| {
+            let drained = job.ended.map(|(_, since)| if job.has_output() { since + DRAIN } else { since });
+            [job.session.deadline(), job.kill_at, drained].into_iter().flatten()
+        });
+        sessions.chain(jobs).min()
+    }
+}
+
+impl Job {
+    /// Asks it to end with `signal`; after `grace` its process tree is killed.
+    pub(in crate::sandbox) fn stop(&mut self, signal: rustix::process::Signal, grace: Duration) -> Result<()> {
+        self.is_stopped = true;
+        self.kill_at = Some(Instant::now() + grace);
+        self.session.signal(signal)
+    }
+
+    /// Sends it a signal; SIGKILL ends its process tree.
+    pub(in crate::sandbox) fn kill(&mut self, signal: rustix::process::Signal) -> Result<()> {
+        if signal != rustix::process::Signal::KILL {
+            return self.session.signal(signal);
+        }
+        self.is_stopped = true;
+        self.session.end();
+        Ok(())
+    }
+
+    pub(super) fn is_activity(&self) -> bool {
+        self.session.is_activity()
+    }
+
+    fn has_output(&self) -> bool {
+        self.outputs.iter().any(Option::is_some)
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.ended.is_some_and(|(_, since)| !self.has_output() || now >= since + DRAIN)
+    }
+
+    fn why(&self) -> JobEnd {
+        match (self.session.is_overdue(), self.is_stopped) {
+            (true, _) => JobEnd::TimedOut,
+            (_, true) => JobEnd::Stopped,
+            _ => JobEnd::Exited,
+        }
+    }
+
+    fn note_end(&mut self) {
+        if self.ended.is_none() {
+            // A status that cannot be read is that of a killed process.
+            self.ended = Some((self.session.wait().unwrap_or(KILLED), Instant::now()));
+        }
+    }
+
+    fn read(&mut self, stream: Stream, receive: Receiver<'_>) -> bool {
+        let end = &mut self.outputs[stream as usize];
+        let Some(open) = end else { return false };
+        let mut buffer = [0; CHUNK];
+        match rustix::io::read(&*open, &mut buffer) {
+            Err(Errno::AGAIN | Errno::INTR) => false,
+            Ok(0) | Err(_) => {
+                *end = None;
+                false
+            }
+            Ok(count) => {
+                receive(self.id, JobEvent::Output(stream, &buffer[..count]));
+                true
+            }
+        }
+    }
+
+    /// Kills the rest of its tree, passes its last output and its end on.
+    fn finish(mut self, why: JobEnd, receive: Receiver<'_>) -> Option<Session> {
+        self.session.end();
+        for stream in [Stream::Output, Stream::Error] {
+            while self.read(stream, receive) {}
+        }
+        self.note_end();
+        receive(self.id, JobEvent::Ended(self.ended.map_or(KILLED, |(status, _)| status), why));
+        Some(self.session)
+    }
+}
