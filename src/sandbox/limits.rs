@@ -98,7 +98,7 @@ impl LimitName {
     pub const fn form(self) -> &'static str {
         match self {
             LimitName::Cpus | LimitName::Pids | LimitName::Inodes | LimitName::OpenFiles | LimitName::IoIops => "N",
-            LimitName::CpuTime | LimitName::Wall | LimitName::Idle => "TIME",
+            LimitName::CpuTime | LimitName::Wall | LimitName::Idle => "TIME|none",
             _ => "SIZE",
         }
     }
@@ -109,7 +109,7 @@ impl LimitName {
 pub struct Limits {
     /// Processors.
     pub cpus: f64,
-    /// Processor time, in seconds.
+    /// Processor time, in seconds; null: not limited.
     #[serde(with = "seconds")]
     pub cpu_time: Duration,
     /// Bytes.
@@ -124,10 +124,10 @@ pub struct Limits {
     pub inodes: u64,
     /// Descriptors of one process.
     pub open_files: u64,
-    /// Seconds.
+    /// Seconds; null: not limited.
     #[serde(with = "seconds")]
     pub wall: Duration,
-    /// Seconds.
+    /// Seconds; null: not limited.
     #[serde(with = "seconds")]
     pub idle: Duration,
     /// Bytes.
@@ -159,12 +159,17 @@ impl Default for Limits {
     }
 }
 
+/// The word for a time without a limit.
+const NONE: &str = "none";
 /// The image is a file, and ext4, the file system of most hosts, limits files to 16 TiB.
 const MOST_DISK: u64 = 8 << 40;
 /// The inode table is in the same image.
 const MOST_INODES: u64 = 1 << 30;
 
 impl Limits {
+    /// The value of a time without a limit: longer than a machine lives, and no overflow in the arithmetic of clocks.
+    pub const NO_TIME_LIMIT: Duration = Duration::from_secs(1 << 32);
+
     /// The default disk limit.
     pub(crate) const DISK: u64 = 10 << 30;
     /// Uncounted kernel memory of a sandbox may be this part of its memory limit.
@@ -206,15 +211,15 @@ impl Limits {
         let optional = |value: Option<u64>| value.map_or_else(|| "not limited".to_owned(), |value| value.to_string());
         match name {
             LimitName::Cpus => self.cpus.to_string(),
-            LimitName::CpuTime => humantime::format_duration(self.cpu_time).to_string(),
+            LimitName::CpuTime => time(self.cpu_time),
             LimitName::Memory => size(self.memory),
             LimitName::Swap => size(self.swap),
             LimitName::Pids => self.pids.to_string(),
             LimitName::Disk => self.disk.map_or_else(|| "by the backing".to_owned(), size),
             LimitName::Inodes => self.inodes.to_string(),
             LimitName::OpenFiles => self.open_files.to_string(),
-            LimitName::Wall => humantime::format_duration(self.wall).to_string(),
-            LimitName::Idle => humantime::format_duration(self.idle).to_string(),
+            LimitName::Wall => time(self.wall),
+            LimitName::Idle => time(self.idle),
             LimitName::OutputBytes => size(self.output_bytes),
             LimitName::IoBps => self.io_bps.map_or_else(|| "not limited".to_owned(), size),
             LimitName::IoIops => optional(self.io_iops),
@@ -226,15 +231,15 @@ impl Limits {
         let optional = |value: Option<u64>| value.map_or(f64::INFINITY, |value| value as f64);
         match name {
             LimitName::Cpus => self.cpus,
-            LimitName::CpuTime => self.cpu_time.as_secs_f64(),
+            LimitName::CpuTime => seconds_or_none(self.cpu_time).unwrap_or(f64::INFINITY),
             LimitName::Memory => self.memory as f64,
             LimitName::Swap => self.swap as f64,
             LimitName::Pids => self.pids as f64,
             LimitName::Disk => self.disk.unwrap_or(Limits::DISK) as f64,
             LimitName::Inodes => self.inodes as f64,
             LimitName::OpenFiles => self.open_files as f64,
-            LimitName::Wall => self.wall.as_secs_f64(),
-            LimitName::Idle => self.idle.as_secs_f64(),
+            LimitName::Wall => seconds_or_none(self.wall).unwrap_or(f64::INFINITY),
+            LimitName::Idle => seconds_or_none(self.idle).unwrap_or(f64::INFINITY),
             LimitName::OutputBytes => self.output_bytes as f64,
             LimitName::IoBps => optional(self.io_bps),
             LimitName::IoIops => optional(self.io_iops),
@@ -300,10 +305,26 @@ fn at_most(name: LimitName, text: &str, value: u64, most: u64) -> Result<u64> {
     if value <= most { Ok(value) } else { Err(wrong(name, text, format!("the most is {}", size(most)), &size(most))) }
 }
 
+/// A time as text; `none` without a limit.
+fn time(limit: Duration) -> String {
+    if limit == Limits::NO_TIME_LIMIT { NONE.to_owned() } else { humantime::format_duration(limit).to_string() }
+}
+
+/// A time in seconds, if there is a limit.
+fn seconds_or_none(limit: Duration) -> Option<f64> {
+    (limit != Limits::NO_TIME_LIMIT).then_some(limit.as_secs_f64())
+}
+
 fn duration(name: LimitName, text: &str) -> Result<Duration> {
+    if text == NONE {
+        return Ok(Limits::NO_TIME_LIMIT);
+    }
     let value = humantime::parse_duration(text).map_err(|cause| wrong(name, text, cause, "10m"))?;
     if value.is_zero() {
         return Err(wrong(name, text, "it must be longer than nothing", "10m"));
+    }
+    if value >= Limits::NO_TIME_LIMIT {
+        return Err(wrong(name, text, "it is longer than any clock counts", NONE));
     }
     Ok(value)
 }
@@ -322,11 +343,17 @@ mod seconds {
     use std::time::Duration;
 
     pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_f64(value.as_secs_f64())
+        match super::seconds_or_none(*value) {
+            Some(seconds) => to.serialize_f64(seconds),
+            None => to.serialize_none(),
+        }
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(serde::de::Error::custom)
+        match Option::<f64>::deserialize(from)? {
+            Some(seconds) => Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom),
+            None => Ok(super::Limits::NO_TIME_LIMIT),
+        }
     }
 }
 
@@ -358,6 +385,20 @@ mod tests {
         check(LimitName::OutputBytes, "10k", "10K");
         check(LimitName::IoBps, "1M", "1M");
         check(LimitName::IoIops, "100", "100");
+    }
+
+    #[test]
+    fn a_time_without_a_limit_is_null_in_records_and_above_every_ceiling() {
+        let mut limits = Limits::default();
+        for name in [LimitName::Wall, LimitName::Idle, LimitName::CpuTime] {
+            limits.set(name, "none").unwrap();
+            assert_eq!((limits.value(name).as_str(), limits.amount(name)), ("none", f64::INFINITY));
+            assert!(Limits::default().set(name, "200years").is_err());
+        }
+        let written = serde_json::to_value(&limits).unwrap();
+        assert!(written["wall"].is_null() && written["idle"].is_null() && written["cpu_time"].is_null(), "{written}");
+        assert_eq!(serde_json::from_value::<Limits>(written).unwrap(), limits);
+        assert!(limits.set(LimitName::Memory, "none").is_err());
     }
 
     #[test]

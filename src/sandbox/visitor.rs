@@ -7,6 +7,7 @@
 use super::signals::Signals;
 use crate::container::archive;
 use crate::error::{Context, Error, Kind, Result, wire};
+use crate::files::Patterns;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -31,8 +32,8 @@ pub(crate) enum FileRequest {
     },
     /// The entries of a folder, as a JSON array.
     List(PathBuf),
-    /// A tree as a tar stream under this name.
-    Pack(PathBuf, PathBuf),
+    /// A tree as a tar stream under this name, without what these patterns match.
+    Pack(PathBuf, PathBuf, Vec<String>),
     /// A tree from the following tar stream: into an existing folder under its name, else as this path. The name is its
     /// top one.
     Unpack(PathBuf, PathBuf),
@@ -125,7 +126,10 @@ fn work() -> Result<()> {
             let status = std::fs::metadata(&path).failing(Kind::NotFound, || words("look at", &path))?;
             write_json(&mut out, &describe(String::new(), &status), &path)
         }
-        FileRequest::Pack(path, name) => archive::pack(&path, &name, &mut out).map(|_| ()),
+        FileRequest::Pack(path, name, exclude) => {
+            let exclude = Patterns::of_flag("--exclude", &exclude)?;
+            archive::pack(&path, &name, &exclude, &mut out).map(|_| ())
+        }
         FileRequest::Unpack(target, name) => archive::unpack_at(input, &target, &name, archive::Bounds::NONE),
         FileRequest::Hold => loop {
             std::thread::park(); // a signal or pid 1's end ends this process

@@ -294,3 +294,70 @@ fn the_number_of_jobs_and_the_bytes_of_their_logs_are_bounded() {
     exec(&lab, &id, &["-d"], "true").succeeded();
     end(&lab, &id);
 }
+
+#[test]
+fn a_copy_leaves_out_what_is_excluded() {
+    let lab = Lab::new();
+    for name in [
+        "tree/a.log",
+        "tree/keep.txt",
+        "tree/node_modules/x",
+        "tree/deep/node_modules/y",
+        "tree/deep/b.log",
+        "tree/build/c",
+    ] {
+        lab.file(name, name);
+    }
+    let id = begin(&lab, &[]);
+    let from = lab.path().join("tree");
+    let exclude = ["--exclude", "node_modules/", "--exclude", "*.log", "--exclude", "/build"];
+    let copy = |from: &str, to: &str| lab.brig(["task", "cp", from, to].iter().chain(&exclude));
+    copy(from.to_str().unwrap(), &format!("{id}:/tmp/tree")).succeeded();
+    const FIND: &str = "cd /tmp/tree && find . -type f | sort";
+    assert_eq!(exec(&lab, &id, &[], FIND).succeeded().stdout, "./keep.txt\n");
+    exec(
+        &lab,
+        &id,
+        &[],
+        "cd /tmp/tree; touch z.log a; mkdir -p d/node_modules build; touch d/node_modules/q d/e build/f",
+    )
+    .succeeded();
+    let out = lab.path().join("out");
+    copy(&format!("{id}:/tmp/tree"), out.to_str().unwrap()).succeeded();
+    let names = |path: &str| {
+        let entries = std::fs::read_dir(lab.path().join(path)).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(
+        (names("out"), names("out/d")),
+        (["a", "d", "deep", "keep.txt"].map(str::to_owned).to_vec(), vec!["e".to_owned()])
+    );
+    let wrong = lab.brig([
+        "task",
+        "cp",
+        "--exclude",
+        "[z-a]",
+        &format!("{id}:/tmp/tree"),
+        lab.path().join("no").to_str().unwrap(),
+    ]);
+    wrong.refused(125, &["invalid pattern `[z-a]` for `--exclude`"]);
+    assert!(!lab.path().join("no").exists());
+    end(&lab, &id);
+}
+
+#[test]
+fn a_task_has_no_time_limit_if_it_is_asked_for() {
+    let lab = Lab::new();
+    let run = lab.task().args(["--wall", "none", "--idle", "none", "--cpu-time", "none"]).sh("sleep 1; echo done");
+    let receipt = run.ended_as("succeeded", 0).receipt();
+    for name in ["wall", "idle", "cpu_time"] {
+        assert_eq!(receipt["limits"][name], Value::Null, "{receipt:#}");
+    }
+    let explained = lab.task().plain().args(["--explain", "--wall", "none"]).sh("true");
+    let is_none = |line: &str| line.split_whitespace().eq(["wall", "none"]);
+    assert!(explained.succeeded().stdout.lines().any(is_none), "{explained:#?}");
+    lab.task().plain().args(["--memory", "none"]).sh("true").refused(125, &["--memory", "none"]);
+    lab.task().plain().args(["--wall", "300years"]).sh("true").refused(125, &["longer than any clock"]);
+}

@@ -14,6 +14,7 @@ Examples:
   brig task cp k3f:/workspace/reports ./copy        under another name
   brig task cp k3f:/workspace - | tar t             as a tar stream
   brig task cp fix.patch k3f:/tmp/
+  brig task cp --exclude node_modules --exclude '*.log' . k3f:/tmp/copy
 
 A relative path in the sandbox is meant from the workspace, and so is one below /workspace.
 What is copied in belongs to the sandbox's user; owners and set-id bits do not travel.
@@ -24,6 +25,9 @@ pub(super) struct Arguments {
     from: String,
     /// A path of the host, ID:PATH, or - for a tar stream on standard output
     to: String,
+    /// Leave out what matches this pattern of gitignore(5), below the copied folder (repeat)
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
 }
 
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
@@ -36,11 +40,11 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     match (inside(&arguments.from), inside(&arguments.to)) {
         (Some((id, path)), None) => {
             let id = store.find(id)?;
-            out(&store.reach(&id)?, &real(store, &id, path)?, &arguments.to)?;
+            out(&store.reach(&id)?, &real(store, &id, path)?, &arguments.to, &arguments.exclude)?;
         }
         (None, Some((id, path))) => {
             let id = store.find(id)?;
-            into(&store.reach(&id)?, Path::new(&arguments.from), &real(store, &id, path)?)?;
+            into(&store.reach(&id)?, Path::new(&arguments.from), &real(store, &id, path)?, &arguments.exclude)?;
         }
         _ => {
             return Err(Error::new(Kind::Usage, "one of the two must be in a task, and only one")
@@ -64,26 +68,26 @@ fn real(store: &Store, id: &str, path: &Path) -> Result<PathBuf> {
     Ok(at.join(path.strip_prefix(LINK).unwrap_or(path)).components().collect())
 }
 
-fn out(live: &Live, path: &Path, to: &str) -> Result<()> {
+fn out(live: &Live, path: &Path, to: &str, exclude: &[String]) -> Result<()> {
     let name = name(path)?;
     if to == "-" {
         if rustix::termios::isatty(rustix::stdio::stdout()) {
             return Err(Error::new(Kind::Usage, "an archive is not for a terminal").hint("pipe it: `… - | tar x`"));
         }
-        return live.pack(path, &name, &mut std::io::stdout().lock());
+        return live.pack(path, &name, exclude, &mut std::io::stdout().lock());
     }
     let (folder, name) = target(Path::new(to), name, Path::new(to).is_dir())?;
     if !folder.is_dir() {
         return Err(Error::new(Kind::NotFound, "there is no such folder").doing(format!("open `{}`", folder.display())));
     }
-    live.copy_out(path, &folder, &name)
+    live.copy_out(path, &folder, &name, exclude)
 }
 
-fn into(live: &Live, from: &Path, to: &Path) -> Result<()> {
+fn into(live: &Live, from: &Path, to: &Path, exclude: &[String]) -> Result<()> {
     let real = std::fs::canonicalize(from).failing(Kind::NotFound, || format!("read `{}`", from.display()))?;
     let is_folder = live.look(to).is_ok_and(|entry| entry.kind == "directory");
     let (folder, name) = target(to, name(&real)?, is_folder)?;
-    live.copy_in(&real, &folder, &name)
+    live.copy_in(&real, &folder, &name, exclude)
 }
 
 /// Into a folder under the name that it has, else under this very name.

@@ -7,7 +7,7 @@
 //! The archive of a kept task, whose files were in memory, has the marks of overlayfs too ([`pack_kept`]).
 
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::files::{Bounds as FileBounds, DIRECTORY, Names, Walk, WalkStep, next_data, open_directory};
+use crate::files::{Bounds as FileBounds, DIRECTORY, Names, Patterns, Walk, WalkStep, next_data, open_directory};
 use crate::image::tar::write::Writer;
 use crate::image::tar::{Entry, EntryKind, MOST_EXTENTS, Reader};
 use rustix::fs::{
@@ -45,7 +45,7 @@ pub(crate) fn pack_kept<W: Write>(scratch: BorrowedFd<'_>, sink: W) -> Result<()
             Err(Errno::NOENT) => continue,
             other => other.failing(Kind::Disk, step)?,
         };
-        pack.tree(top, &Path::new(TOP).join(number.to_string()), Path::new(name))?;
+        pack.tree(top, &Path::new(TOP).join(number.to_string()), Path::new(name), None)?;
     }
     pack.finish().map(|_| ())
 }
@@ -71,9 +71,9 @@ pub(crate) fn restore_kept(archive: OwnedFd, scratch: BorrowedFd<'_>) -> Result<
     unlinkat(scratch, TOP, AtFlags::REMOVEDIR).failing(Kind::Disk, step)
 }
 
-/// Packs `path`, with everything below it, under the name `name`. Skips other types than files, directories and links;
-/// returns how many.
-pub(crate) fn pack<W: Write>(path: &Path, top_name: &Path, sink: W) -> Result<u64> {
+/// Packs `path`, with everything below it, under the name `name`. Skips other types than files, directories and links,
+/// and returns how many. Skips what `exclude` matches, by its path below `path`.
+pub(crate) fn pack<W: Write>(path: &Path, top_name: &Path, exclude: &Patterns, sink: W) -> Result<u64> {
     let step = || format!("read `{}`", path.display());
     let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), is_kept: false };
     let status = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::NotFound, step)?;
@@ -82,7 +82,7 @@ pub(crate) fn pack<W: Write>(path: &Path, top_name: &Path, sink: W) -> Result<u6
         return pack.finish();
     }
     let top = openat(CWD, path, DIRECTORY, Mode::empty()).failing(Kind::Workspace, step)?;
-    pack.tree(top, top_name, path)?;
+    pack.tree(top, top_name, path, Some(exclude))?;
     pack.finish()
 }
 
@@ -97,8 +97,9 @@ struct Pack<W: Write> {
 }
 
 impl<W: Write> Pack<W> {
-    /// Packs a directory with everything below it under the name `top_name`; errors show it as `shown`.
-    fn tree(&mut self, top: OwnedFd, top_name: &Path, shown: &Path) -> Result<()> {
+    /// Packs a directory with everything below it under the name `top_name`, without what `exclude` matches; errors show
+    /// it as `shown`.
+    fn tree(&mut self, top: OwnedFd, top_name: &Path, shown: &Path, exclude: Option<&Patterns>) -> Result<()> {
         let step = || format!("read `{}`", shown.display());
         let status = fstat(&top).failing(Kind::Workspace, step)?;
         self.directory(top.as_fd(), top_name, &status)?;
@@ -116,10 +117,15 @@ impl<W: Write> Pack<W> {
             let step = || format!("read `{}`", shown.join(name.strip_prefix(top_name).unwrap_or(&name)).display());
             let directory = walk.side(0).failing(Kind::Internal, step)?;
             let status = statat(directory, last, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::NotFound, step)?;
+            let is_directory = FileType::from_raw_mode(status.st_mode) == FileType::Directory;
+            let below = name.strip_prefix(top_name).unwrap_or(&name);
+            if exclude.is_some_and(|exclude| exclude.matches(below, is_directory)) {
+                continue;
+            }
             if self.is_kept {
                 make_readable(directory, last, &status).failing(Kind::Workspace, step)?;
             }
-            if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
+            if !is_directory {
                 self.entry(directory, last, &name, &status, &step)?;
                 continue;
             }
@@ -452,7 +458,7 @@ mod tests {
         std::fs::write(from.path().join("a/b/file"), vec![7; 100_000]).unwrap();
         symlink("/etc", from.path().join("a/link")).unwrap();
         let mut bytes = Vec::new();
-        pack(&from.path().join("a"), Path::new("new"), &mut bytes).unwrap();
+        pack(&from.path().join("a"), Path::new("new"), &Patterns::none(), &mut bytes).unwrap();
         for _ in 0..2 {
             unpack_at(&bytes[..], to.path(), Path::new("new"), Bounds::NONE).unwrap();
         }
@@ -472,7 +478,7 @@ mod tests {
         std::fs::write(from.path().join("a/first"), vec![7; 50_000]).unwrap();
         std::fs::hard_link(from.path().join("a/first"), from.path().join("a/second")).unwrap();
         let mut bytes = Vec::new();
-        pack(&from.path().join("a"), Path::new("a"), &mut bytes).unwrap();
+        pack(&from.path().join("a"), Path::new("a"), &Patterns::none(), &mut bytes).unwrap();
         assert!(bytes.len() < 200_000, "{} bytes", bytes.len());
         let unpack = |bytes_allowed, names| {
             unpack_at(&bytes[..], to.path(), Path::new("a"), Bounds { bytes: bytes_allowed, names })

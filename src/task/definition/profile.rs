@@ -260,11 +260,16 @@ fn agrees_with_itself(profile: &Profile<'_>, limits: &Limits) -> Result<()> {
         Err(Error::new(Kind::Profile, format!("`{}` can never be reached: {because}", name.word()))
             .hint("leave one of the two out, or change it"))
     };
-    if says(LimitName::Idle) && says(LimitName::Wall) && limits.idle > limits.wall {
+    if says(LimitName::Idle)
+        && says(LimitName::Wall)
+        && limits.idle > limits.wall
+        && limits.idle != Limits::NO_TIME_LIMIT
+    {
         return useless(LimitName::Idle, "`wall` is shorter");
     }
     let most = limits.wall.mul_f64(limits.cpus);
-    if says(LimitName::CpuTime) && says(LimitName::Wall) && says(LimitName::Cpus) && limits.cpu_time > most {
+    let has_cpu_time = says(LimitName::CpuTime) && limits.cpu_time != Limits::NO_TIME_LIMIT;
+    if has_cpu_time && says(LimitName::Wall) && says(LimitName::Cpus) && limits.cpu_time > most {
         return useless(LimitName::CpuTime, "`wall` times `cpus` is less");
     }
     Ok(())

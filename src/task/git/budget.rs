@@ -59,13 +59,14 @@ impl Budget {
         self.cancelled.set(true);
     }
 
-    /// The limits of the next courier.
+    /// The limits of the next courier. A task without a time limit still limits its couriers.
     pub(super) fn limits(&self) -> Result<Limits> {
         if crate::task::output::changes::is_off("courier-limits") {
             return Ok(Limits { idle: Limits::default().wall, ..Limits::default() });
         }
-        let wall = self.wall_left()?;
-        let cpu_time = self.limits.cpu_time.saturating_sub(self.cpu.get()).max(self.least.get());
+        let (plain, wall) = (Limits::default(), self.wall_left()?);
+        let cpu_time =
+            bounded(self.limits.cpu_time, plain.cpu_time).saturating_sub(self.cpu.get()).max(self.least.get());
         if cpu_time.is_zero() {
             return Err(self.reached(&Outcome::CpuTime));
         }
@@ -75,7 +76,9 @@ impl Budget {
     }
 
     fn wall_left(&self) -> Result<Duration> {
-        let wall = self.limits.wall.saturating_sub(self.began.elapsed()).max(self.least.get());
+        let wall = bounded(self.limits.wall, Limits::default().wall)
+            .saturating_sub(self.began.elapsed())
+            .max(self.least.get());
         if wall.is_zero() { Err(self.reached(&Outcome::Timeout)) } else { Ok(wall) }
     }
 
@@ -111,6 +114,11 @@ impl Budget {
             Ok(())
         })
     }
+}
+
+/// A time limit, or `plain` instead of none.
+fn bounded(limit: Duration, plain: Duration) -> Duration {
+    if limit == Limits::NO_TIME_LIMIT { plain } else { limit }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use super::hiding::Hiding;
 use crate::error::{Error, Kind, Result, Step, wire};
-use crate::files;
+use crate::files::{self, Patterns};
 use crate::image::{Accounts, LARGEST_ACCOUNT_FILE, User};
 use crate::sandbox::{Bounds, Checkpoint, Client, Exec, FileEntry, FileRequest, Reply, Rule, Sample};
 use crate::task::records::job::job_id;
@@ -309,30 +309,37 @@ impl Live {
         serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
     }
 
-    /// Writes a tree of the sandbox as a tar stream, under the name `name`.
-    pub fn pack(&self, path: &Path, name: &Path, sink: &mut dyn Write) -> Result<()> {
-        let mut started = self.errand(&FileRequest::Pack(path.to_owned(), name.to_owned()))?;
+    /// Writes a tree of the sandbox as a tar stream, under the name `name`, without what the patterns of gitignore(5)
+    /// in `exclude` match.
+    pub fn pack(&self, path: &Path, name: &Path, exclude: &[String], sink: &mut dyn Write) -> Result<()> {
+        let mut started = self.errand(&self.pack_request(path, name, exclude)?)?;
         let copy = |output: &mut File| {
             std::io::copy(output, sink).map_err(|cause| files::failed(cause, "write the archive".into()))
         };
         started.receive(copy).map(|_| ())
     }
 
+    fn pack_request(&self, path: &Path, name: &Path, exclude: &[String]) -> Result<FileRequest> {
+        Patterns::of_flag("--exclude", exclude)?;
+        Ok(FileRequest::Pack(path.to_owned(), name.to_owned(), exclude.to_vec()))
+    }
+
     /// Copies a tree of the sandbox into a folder of the host as `name`: files, folders and links, all inside that
-    /// folder.
-    pub fn copy_out(&self, path: &Path, target: &Path, name: &Path) -> Result<()> {
+    /// folder. Leaves out what `exclude` matches.
+    pub fn copy_out(&self, path: &Path, target: &Path, name: &Path, exclude: &[String]) -> Result<()> {
         let limits = self.store.record(&self.id)?.limits;
         let bounds = Bounds { bytes: limits.disk_bytes(), names: limits.inodes };
-        let mut started = self.errand(&FileRequest::Pack(path.to_owned(), name.to_owned()))?;
+        let mut started = self.errand(&self.pack_request(path, name, exclude)?)?;
         started.receive(|output| crate::sandbox::unpack_at(BufReader::new(output), target, name, bounds))
     }
 
-    /// Copies a tree of the host into a folder of the sandbox as `name`.
-    pub fn copy_in(&self, path: &Path, target: &Path, name: &Path) -> Result<()> {
+    /// Copies a tree of the host into a folder of the sandbox as `name`. Leaves out what `exclude` matches.
+    pub fn copy_in(&self, path: &Path, target: &Path, name: &Path, exclude: &[String]) -> Result<()> {
+        let exclude = Patterns::of_flag("--exclude", exclude)?;
         let mut started = self.errand(&FileRequest::Unpack(target.to_owned(), name.to_owned()))?;
         let mut packed = Ok(0);
         let given = started.write_input(|input| {
-            packed = crate::sandbox::pack(path, name, input);
+            packed = crate::sandbox::pack(path, name, &exclude, input);
             Ok(())
         });
         // The other side's error is the cause; a failed write here is its consequence.

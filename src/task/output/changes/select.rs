@@ -8,8 +8,7 @@ use super::path::{TreePath, unescape};
 use super::record::{Base, Changes, Entry, Node};
 use super::tree;
 use crate::error::{Error, Kind, Result};
-use ignore::Match;
-use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use crate::files::Patterns;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
@@ -28,15 +27,14 @@ pub struct Selection {
 /// The meaning of one path.
 enum Matcher {
     Below(Vec<u8>),
-    Pattern(Gitignore),
+    Pattern(Patterns),
 }
 
 impl Selection {
     /// Removes the other entries, and returns the number of selected ones outside of `.git`. A path without a match is
     /// an error.
     pub(crate) fn apply(&self, changes: &mut Changes) -> Result<usize> {
-        let lines = self.exclude.iter().map(String::as_str);
-        let exclude = patterns(lines).map_err(|(line, why)| pattern_error("--exclude", line, &why))?;
+        let exclude = Patterns::of_flag("--exclude", &self.exclude)?;
         let mut selected = vec![self.paths.is_empty(); changes.entries.len()];
         let mut unmatched = Vec::new();
         for given in &self.paths {
@@ -74,7 +72,7 @@ impl Matcher {
         };
         let text = std::str::from_utf8(given).ok();
         let pattern = |line| {
-            let pattern = Matcher::Pattern(patterns([line].into_iter()).ok()?);
+            let pattern = Matcher::Pattern(Patterns::parse([line].into_iter()).ok()?);
             changes.entries.iter().any(|entry| pattern.matches(entry)).then_some(pattern)
         };
         plain(given).or_else(|| plain(&unescape(text?)?)).or_else(|| pattern(text?))
@@ -92,26 +90,13 @@ impl Matcher {
     }
 }
 
-/// The patterns, or the invalid one with the reason.
-fn patterns<'a>(lines: impl Iterator<Item = &'a str>) -> std::result::Result<Gitignore, (&'a str, String)> {
-    let mut builder = GitignoreBuilder::new("");
-    let mut last = "";
-    for line in lines {
-        last = line;
-        builder.add_line(None, line).map_err(|error| (line, error.to_string()))?;
-    }
-    builder.build().map_err(|error| (last, error.to_string()))
-}
-
 /// Whether a pattern matches the path or, as in git, a directory above it.
-fn is_matched(patterns: &Gitignore, entry: &Entry) -> bool {
+fn is_matched(patterns: &Patterns, entry: &Entry) -> bool {
     let is_directory =
         matches!(entry.now, Some(Node::Directory { .. })) || matches!(entry.base, Some(Base::Directory { .. }));
     let mut above: Vec<_> = std::iter::successors(entry.path.parent(), TreePath::parent).collect();
     above.reverse();
-    let matches = |path: &TreePath, is_directory| {
-        matches!(patterns.matched(tree::name_path(path.as_bytes()), is_directory), Match::Ignore(_))
-    };
+    let matches = |path: &TreePath, is_directory| patterns.matches(tree::name_path(path.as_bytes()), is_directory);
     above.iter().any(|path| matches(path, true)) || matches(&entry.path, is_directory)
 }
 
@@ -154,11 +139,6 @@ fn no_match(paths: &[String]) -> Error {
     let verb = if paths.len() == 1 { "matches" } else { "match" };
     Error::new(Kind::Usage, format!("{words} {verb} no change of the task"))
         .hint("list the paths from the workspace's root: brig task diff ID --stat")
-}
-
-fn pattern_error(flag: &str, line: &str, why: &str) -> Error {
-    Error::new(Kind::Usage, format!("invalid pattern `{}` for `{flag}`: {why}", line.escape_debug()))
-        .hint("write it as in a .gitignore file, such as `*.lock` or `/docs/`")
 }
 
 #[cfg(test)]
