@@ -9,6 +9,7 @@ mod check;
 mod checkpoint;
 mod control;
 mod devices;
+mod drain;
 mod host_mounts;
 mod image;
 mod known;

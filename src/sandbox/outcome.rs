@@ -43,6 +43,8 @@ pub enum Outcome {
     Policy,
     /// A person or a signal ended it.
     Cancelled,
+    /// A sandbox without a command was stopped: it has done its work.
+    Stopped,
     /// The workspace or another input could not be prepared.
     PrepareFailed,
     /// The sandbox or its command could not be started.
@@ -57,7 +59,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// Every name in receipts.
-    pub const WORDS: [&'static str; 19] = [
+    pub const WORDS: [&'static str; 20] = [
         "succeeded",
         "failed",
         "signaled",
@@ -72,6 +74,7 @@ impl Outcome {
         "output_limit",
         "policy",
         "cancelled",
+        "stopped",
         "prepare_failed",
         "start_failed",
         "push_failed",
@@ -96,12 +99,18 @@ impl Outcome {
             Outcome::OutputLimit => "output_limit",
             Outcome::Policy => "policy",
             Outcome::Cancelled => "cancelled",
+            Outcome::Stopped => "stopped",
             Outcome::PrepareFailed => "prepare_failed",
             Outcome::StartFailed => "start_failed",
             Outcome::PushFailed => "push_failed",
             Outcome::CleanupFailed => "cleanup_failed",
             Outcome::Lost => "lost",
         }
+    }
+
+    /// Whether it ended as it was meant to.
+    pub fn is_success(&self) -> bool {
+        matches!(self, Outcome::Succeeded | Outcome::Stopped)
     }
 
     /// Whether another attempt may end otherwise without a change, by the task's exit code or by the kind of outcome.
@@ -117,7 +126,7 @@ impl Outcome {
     /// (docs/errors.md).
     pub(crate) fn exit_status(&self, ended: Option<Ended>, start_error: Option<Kind>) -> u8 {
         match self {
-            Outcome::Succeeded => 0,
+            Outcome::Succeeded | Outcome::Stopped => 0,
             Outcome::Timeout | Outcome::IdleTimeout => 124,
             Outcome::CpuTime => 152,
             Outcome::Memory => 137,
@@ -200,6 +209,8 @@ pub(crate) enum Stopped {
     Disk,
     /// A user or a signal.
     Cancelled,
+    /// The same for a sandbox without a command, which ends only so.
+    Wished,
     /// The gateway of its network ended first.
     Gateway,
     /// Its network's program or device ended first.
@@ -232,6 +243,7 @@ pub(crate) fn decide(facts: &Facts) -> Outcome {
     let hit = |name| facts.hits.iter().any(|hit| hit.limit == name);
     match facts.stopped {
         Some(Stopped::Cancelled) => return Outcome::Cancelled,
+        Some(Stopped::Wished) => return Outcome::Stopped,
         Some(Stopped::Memory) => return Outcome::Memory,
         Some(Stopped::CpuTime) => return Outcome::CpuTime,
         Some(Stopped::Output) => return Outcome::OutputLimit,
@@ -267,6 +279,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_word_is_that_of_an_outcome() {
+        for word in Outcome::WORDS {
+            let value = serde_json::json!({ "outcome": word, "exit_code": 1, "signal": 1 });
+            assert_eq!(serde_json::from_value::<Outcome>(value).unwrap().word(), word);
+        }
+        assert!(Outcome::Stopped.is_success() && !Outcome::Cancelled.is_success());
+    }
+
+    #[test]
     fn the_outcome_is_what_the_evidence_proves() {
         let hit = |limit| LimitHit { limit, evidence: "seen".into() };
         let check = |ended, stopped, hits: &[LimitName], expected: Outcome| {
@@ -276,6 +297,7 @@ mod tests {
         };
         let exited = |code| Some(Ended::Exited(code));
         check(exited(0), None, &[], Outcome::Succeeded);
+        check(exited(0), Some(Stopped::Wished), &[LimitName::Disk], Outcome::Stopped);
         check(exited(0), None, &[LimitName::Memory, LimitName::Disk], Outcome::Succeeded);
         check(exited(1), None, &[], Outcome::Failed { exit_code: 1 });
         check(exited(137), None, &[], Outcome::Failed { exit_code: 137 });

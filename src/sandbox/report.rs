@@ -141,6 +141,8 @@ pub struct Report {
     pub egress: Option<Ledger>,
     /// Programs whose requests for namespaces were refused.
     pub refused_namespaces: Vec<Refused>,
+    /// Commands and jobs that had not ended when a drain was over.
+    pub unfinished: Vec<String>,
     /// The isolation in force.
     pub guarantee: Guarantee,
     /// Default protections that were not in force.
@@ -160,6 +162,7 @@ impl Report {
             usage: Usage::default(),
             egress: None,
             refused_namespaces: Vec::new(),
+            unfinished: Vec::new(),
             guarantee: Guarantee::None,
             degraded: Vec::new(),
             cleanup: Cleanup::default(),

@@ -2,6 +2,7 @@
 
 use super::checkpoint::{checkpoints, new_checkpoint};
 use super::control::{ClientMessage, Connected, Job, Reply, Request, Session, Slot};
+use super::drain::check_open;
 use super::outcome::Stopped;
 use super::streams::Notice;
 use super::supervise::{Findings, State, Watch};
@@ -115,12 +116,7 @@ impl Watch<'_> {
         seen: &mut Findings,
     ) -> Result<Option<Reply>> {
         match request {
-            Request::Stop { grace } => {
-                self.ask(Stopped::Cancelled, state, seen)?;
-                if let Some(grace) = grace {
-                    state.kill_at = Some(Instant::now() + grace);
-                }
-            }
+            Request::Stop { grace, drain } => self.stop(grace, drain, state, seen)?,
             Request::Kill { signal } => self.pass_signal(signal, index, state, seen)?,
             Request::StopJob { job, grace } => {
                 let (signal, grace) = (self.stop_signal, grace.unwrap_or(self.grace));
@@ -156,6 +152,9 @@ impl Watch<'_> {
                     return Err(
                         Error::new(Kind::State, "the sandbox is paused").hint("let it go on: brig task unpause ID")
                     );
+                }
+                if !exec.errand {
+                    check_open(state)?; // files may be copied during a drain
                 }
                 if let Some(control) = self.control.as_ref().filter(|_| exec.is_job) {
                     control.has_room_for_job()?;
@@ -239,6 +238,15 @@ impl Watch<'_> {
             state.last_output += since.elapsed();
         }
         Ok(())
+    }
+
+    /// Gives the command's terminal the size of ours.
+    pub(super) fn resize(&self) {
+        if let (Some(master), Ok(size)) = (self.streams.master(), rustix::termios::tcgetwinsize(rustix::stdio::stdin()))
+        {
+            // A wrong size of a terminal is harmless.
+            let _ = rustix::termios::tcsetwinsize(master, size);
+        }
     }
 
     fn resize_to(&self, rows: u16, columns: u16) {

@@ -159,6 +159,7 @@ impl PendingSandbox<'_> {
             limits: &self.options.limits,
             grace: self.options.grace,
             stop_signal: started.stop_signal,
+            holds: self.options.holds,
             disk_bytes: started.disk_bytes,
             disk_file: started.disk_file.as_deref(),
             own_network: self.options.network.mode != NetworkMode::Host,
@@ -235,11 +236,11 @@ fn finish(
     if let Err(cause) = collected {
         error.get_or_insert(cause.doing("collect the work"));
         // The files are the agent's: they must not replace the outcome of the attempt.
-        if outcome == Outcome::Succeeded {
+        if outcome.is_success() {
             outcome = Outcome::PushFailed;
         }
     }
-    if !removal.left.is_empty() && outcome == Outcome::Succeeded {
+    if !removal.left.is_empty() && outcome.is_success() {
         outcome = Outcome::CleanupFailed;
     }
     Report {
@@ -250,6 +251,7 @@ fn finish(
         usage: seen.usage,
         egress,
         refused_namespaces: seen.refusals.take(),
+        unfinished: seen.unfinished,
         guarantee: options.backend.guarantee(),
         degraded,
         cleanup: Cleanup { removed: removal.removed, left: removal.left },

@@ -11,7 +11,6 @@ use crate::container::{self, Queues, Running};
 use crate::error::{Context, Error, Kind, Result};
 use crate::process::{Ended, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::termios::{tcgetwinsize, tcsetwinsize};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -41,6 +40,8 @@ pub(super) struct Findings {
     pub hits: Vec<LimitHit>,
     pub usage: Usage,
     pub refusals: Refusals,
+    /// What had not ended when a drain was over.
+    pub unfinished: Vec<String>,
 }
 
 pub(super) struct Watch<'run> {
@@ -51,6 +52,8 @@ pub(super) struct Watch<'run> {
     pub limits: &'run Limits,
     pub grace: Duration,
     pub stop_signal: rustix::process::Signal,
+    /// Whether it has no command.
+    pub holds: bool,
     pub disk_bytes: u64,
     /// The file of its disk, if that has a name.
     pub disk_file: Option<&'run Path>,
@@ -82,6 +85,8 @@ pub(super) struct State {
     pub started: Instant,
     pub last_output: Instant,
     pub kill_at: Option<Instant>,
+    /// The latest end of a drain, and the grace after it if that differs from the task's.
+    pub drain: Option<(Instant, Option<Duration>)>,
     /// Whether the sandbox is built and entered. Clients are served only then: a process that enters earlier would be
     /// on the host.
     pub is_ready: bool,
@@ -129,6 +134,7 @@ impl Watch<'_> {
             started: self.launched,
             last_output: now,
             kill_at: None,
+            drain: None,
             is_ready: false,
             paused: None,
             has_lost_link: false,
@@ -310,20 +316,13 @@ impl Watch<'_> {
         while let Some(came) = self.signals.next() {
             if came == SignalKind::Resized {
                 self.resize();
-            } else if seen.stopped == Some(Stopped::Cancelled) {
+            } else if matches!(seen.stopped, Some(Stopped::Cancelled | Stopped::Wished)) {
                 self.running.kill()?;
             } else {
-                self.ask(Stopped::Cancelled, state, seen)?;
+                self.ask(self.wish(), state, seen)?;
             }
         }
         Ok(())
-    }
-
-    fn resize(&self) {
-        if let (Some(master), Ok(size)) = (self.streams.master(), tcgetwinsize(rustix::stdio::stdin())) {
-            // A wrong size of a terminal is harmless.
-            let _ = tcsetwinsize(master, size);
-        }
     }
 
     /// Asks the command to end, and sets the end of the grace.
@@ -415,6 +414,7 @@ impl Watch<'_> {
                 Some(state.next_disk),
                 Some(state.next_queues),
                 state.kill_at,
+                state.drain.map(|(until, _)| until),
             ]
             .into_iter()
             .flatten()
@@ -436,6 +436,7 @@ impl Watch<'_> {
         if self.control.as_deref().is_some_and(Control::is_active) {
             state.last_output = now;
         }
+        self.check_drain(now, state, seen)?;
         if state.paused.is_none() {
             self.check_jobs(now, seen.stopped.is_some() || seen.ended.is_some());
         }

@@ -387,7 +387,7 @@ fn a_sandbox_without_a_command_is_entered_until_it_is_stopped() {
         lab.brig(["task", "wait", &id]);
         let receipt: serde_json::Value =
             serde_json::from_str(&lab.brig(["task", "show", "--json", &id]).succeeded().stdout).unwrap();
-        assert_eq!(receipt["outcome"], "cancelled", "{}: {receipt:#}", runtime.name);
+        assert_eq!(receipt["outcome"], "stopped", "{}: {receipt:#}", runtime.name);
     }
 }
 

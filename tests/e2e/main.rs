@@ -16,6 +16,7 @@ mod exits;
 mod git;
 mod handback;
 mod hiding;
+mod hold;
 mod hosted;
 mod images;
 mod jobs;

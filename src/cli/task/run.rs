@@ -203,7 +203,7 @@ fn definition(flags: &SettingFlags<ALL>, command: Vec<OsString>) -> Result<Defin
     }
     let (input, out) = (rustix::stdio::stdin(), rustix::stdio::stdout());
     let (tty, detach) = (flags.has("--tty"), flags.has("--detach"));
-    let at_terminal = !flags.has("--json") && !detach && isatty(input) && isatty(out);
+    let at_terminal = !flags.has("--json") && !detach && !definition.sandbox.holds && isatty(input) && isatty(out);
     definition.sandbox.terminal = tty || (!flags.has("--no-tty") && at_terminal);
     if tty && !detach && !isatty(input) {
         return Err(Error::new(Kind::Usage, "--tty needs a terminal as standard input").hint("leave --tty out"));

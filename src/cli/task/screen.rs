@@ -124,6 +124,10 @@ impl Screen {
 const LINE: usize = 70;
 
 impl Watcher for Screen {
+    fn is_foreground(&self) -> bool {
+        true
+    }
+
     fn began(&mut self, id: &str) {
         if self.only_error && isatty(rustix::stdio::stderr()) {
             tell!("brig: task {id}");

@@ -106,6 +106,7 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
         artifacts.refused.iter().for_each(|each| row("no artifact", format!("{}: {}", each.path, each.why.words())));
         artifacts.unmatched.iter().for_each(|text| row("no artifact", format!("nothing fits `{text}`")));
     }
+    receipt.unfinished.iter().for_each(|each| row("unfinished", each.clone()));
     receipt.refused_namespaces.iter().for_each(|each| row("refused", each.words()));
     for hit in &receipt.limits_hit {
         row(&format!("hit: {}", hit.limit.word()), hit.evidence.clone());

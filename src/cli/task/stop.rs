@@ -11,7 +11,8 @@ use std::time::Duration;
 #[command(after_help = "\
 Examples:
   brig task stop k3f
-  brig task stop --grace 2s k3f k3g")]
+  brig task stop --grace 2s k3f k3g
+  brig task stop --drain 5m k3f           the receipt names what did not end")]
 pub(super) struct StopArguments {
     /// The tasks' names, ids or beginnings of these, or @ for the newest task
     #[arg(required = true, value_name = "ID")]
@@ -19,6 +20,9 @@ pub(super) struct StopArguments {
     /// How long the command may take to end [default: that of the task]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     grace: Option<Duration>,
+    /// First take no new process, and let those of `brig task exec` and jobs end, for this time at most
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "job")]
+    drain: Option<Duration>,
     /// Do not wait for the end
     #[arg(long)]
     no_wait: bool,
@@ -76,7 +80,11 @@ pub(super) fn stop(store: &Store, arguments: &StopArguments) -> Result<ExitCode>
     }
     // All are asked before any is waited for.
     for id in &ids {
-        store.reach(id)?.stop(arguments.grace)?;
+        let live = store.reach(id)?;
+        match arguments.drain {
+            Some(limit) => live.drain(limit, arguments.grace)?,
+            None => live.stop(arguments.grace)?,
+        }
     }
     for id in ids.iter().filter(|_| !arguments.no_wait) {
         store.wait(id, None)?;

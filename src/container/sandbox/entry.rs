@@ -107,7 +107,11 @@ impl Entry {
             );
             return refuse(words, "leave --user out, or run the task as root");
         }
-        if !matches!(self.confinement, Confinement::Agent) {
+        if matches!(self.confinement, Confinement::Root) {
+            let words = "a sandbox with --root-inside changes its user by its own programs".to_owned();
+            return refuse(words, "leave --user out, and give the command to `su` or `setpriv`");
+        }
+        if !matches!(self.confinement, Confinement::Agent | Confinement::Sharing) {
             return refuse("the backend decides about the users of its sandbox".to_owned(), "leave --user out");
         }
         let largest = groups.iter().chain([uid, gid]).max().copied().unwrap_or_default();

@@ -50,8 +50,8 @@ impl Client {
     }
 
     /// Asks the command to end, and kills the rest after the grace.
-    pub(crate) fn stop(&self, grace: Option<Duration>) -> Result<()> {
-        self.done(&Request::Stop { grace })
+    pub(crate) fn stop(&self, grace: Option<Duration>, drain: Option<Duration>) -> Result<()> {
+        self.done(&Request::Stop { grace, drain })
     }
 
     /// Sends a signal to the command, or to the process that this connection has started.

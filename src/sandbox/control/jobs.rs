@@ -35,6 +35,13 @@ pub(in crate::sandbox) struct Job {
 pub(in crate::sandbox) type Receiver<'own> = &'own mut dyn FnMut(u32, JobEvent<'_>);
 
 impl Control {
+    /// The commands of clients and the jobs that run.
+    pub(in crate::sandbox) fn running(&self) -> Vec<String> {
+        let commands = self.clients.iter().filter_map(|client| client.session.as_ref()?.running().map(str::to_owned));
+        let jobs = self.jobs.iter().filter_map(|job| Some(format!("j{}: {}", job.id, job.session.running()?)));
+        commands.chain(jobs).collect()
+    }
+
     /// Refuses one more job than a sandbox may have.
     pub(in crate::sandbox) fn has_room_for_job(&self) -> Result<()> {
         let pending = self.clients.iter().filter(|client| client.session.as_ref().is_some_and(Session::is_pending_job));

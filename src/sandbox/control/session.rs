@@ -26,6 +26,8 @@ pub(in crate::sandbox) struct Session {
     deadline: Option<Instant>,
     /// Whether it was killed at its deadline.
     is_overdue: bool,
+    /// Its command, for messages.
+    words: String,
     /// What it becomes once its program runs, if it is a job.
     job: Option<PendingJob>,
 }
@@ -67,6 +69,8 @@ impl Session {
                 Stdio::Descriptors { input, output, error }
             }
         };
+        let words: Vec<_> = exec.command.iter().map(|word| word.to_string_lossy()).collect();
+        let words = words.join(" ");
         let command = if exec.errand { vec!["brig-files".into()] } else { exec.command };
         let visit = Visit {
             command,
@@ -83,6 +87,7 @@ impl Session {
             copies: exec.errand,
             deadline: exec.timeout.and_then(|limit| Instant::now().checked_add(limit)),
             is_overdue: false,
+            words,
             job,
         };
         for (number, end) in ours {
@@ -122,6 +127,11 @@ impl Session {
     /// Whether it was killed at its deadline.
     pub(in crate::sandbox) fn is_overdue(&self) -> bool {
         self.is_overdue
+    }
+
+    /// Its command, while the process runs; `None` for a copy of files.
+    pub(super) fn running(&self) -> Option<&str> {
+        (!self.has_ended && !self.copies).then_some(self.words.as_str())
     }
 
     /// Whether it becomes a job.

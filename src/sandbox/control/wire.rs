@@ -21,8 +21,9 @@ const INPUT: u8 = b'I';
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
-    /// End: ask the command, kill the rest after the grace (default: the task's own).
-    Stop { grace: Option<Duration> },
+    /// End: ask the command, kill the rest after the grace (default: the task's own). With `drain`, processes that entered
+    /// may end first, for this time.
+    Stop { grace: Option<Duration>, drain: Option<Duration> },
     /// Send a signal to the command; 9 ends everything at once.
     Kill { signal: i32 },
     /// Freeze every process.

@@ -85,7 +85,7 @@ impl Keep {
         match self {
             Keep::No => false,
             Keep::Always => true,
-            Keep::OnFailure => *outcome != Outcome::Succeeded,
+            Keep::OnFailure => !outcome.is_success(),
         }
     }
 }

@@ -145,6 +145,7 @@ fn last_seen(directory: &Path, begun: &Record) -> Report {
         limits_hit: Vec::new(),
         egress: None,
         refused_namespaces: Vec::new(),
+        unfinished: Vec::new(),
         usage: Usage {
             wall_seconds: if has_run { lived.as_secs_f64() } else { 0.0 },
             output_bytes: file(LOG).map_or(0, |status| status.len()),

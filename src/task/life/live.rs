@@ -124,7 +124,12 @@ fn wait_for_end(client: &Client, left: Option<Duration>) {
 impl Live {
     /// Asks the command to end, and kills the rest after the grace (default: the task's own).
     pub fn stop(&self, grace: Option<Duration>) -> Result<()> {
-        self.client.stop(grace).doing(|| format!("stop the task `{}`", self.id))
+        self.client.stop(grace, None).doing(|| format!("stop the task `{}`", self.id))
+    }
+
+    /// Refuses new processes, lets running ones end, and then stops the task; after `limit` at the latest.
+    pub fn drain(&self, limit: Duration, grace: Option<Duration>) -> Result<()> {
+        self.client.stop(grace, Some(limit)).doing(|| format!("drain the task `{}`", self.id))
     }
 
     /// Sends a signal to the command; 9 ends the whole sandbox.

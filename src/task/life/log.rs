@@ -1,6 +1,7 @@
 //! The sink of a sandbox's output: through the redactor to the log, the events and the watcher.
 
 use super::jobs::JobLogs;
+use super::notify::ServiceManager;
 use super::watcher::Watcher;
 use crate::error::Result;
 use crate::sandbox::{JobEvent, Notice, Renewal, Sink, Stream};
@@ -34,6 +35,7 @@ pub(crate) struct Log<'run> {
     pub(crate) snapshot: Option<SnapshotInSteps>,
     is_running: bool,
     jobs: JobLogs,
+    manager: Option<ServiceManager>,
 }
 
 /// How the log treats the command's streams.
@@ -43,6 +45,8 @@ pub(crate) struct LogOptions {
     pub stream_json: bool,
     /// Whether a user types at its terminal.
     pub interactive: bool,
+    /// Whether it has no command.
+    pub holds: bool,
     /// Bytes that the logs of its jobs may have together.
     pub job_bytes: u64,
 }
@@ -57,6 +61,8 @@ impl<'run> Log<'run> {
         held: &'run mut TaskSecrets,
     ) -> Result<Log<'run>> {
         let writer = Writer::create(directory, id)?;
+        let is_service = manner.holds && watcher.is_foreground();
+        let manager = if is_service { ServiceManager::of_environment() } else { None };
         Ok(Log {
             writer,
             watcher,
@@ -69,10 +75,19 @@ impl<'run> Log<'run> {
             snapshot: None,
             is_running: false,
             jobs: JobLogs::new(directory, manner.job_bytes),
+            manager,
         })
     }
 
     fn note(&mut self, notice: Notice) -> Result<()> {
+        if let Some(manager) = &mut self.manager {
+            match &notice {
+                Notice::State("running") => manager.ready(),
+                Notice::Stopping(_) => manager.stopping(),
+                Notice::Tick => manager.tick(),
+                _ => {}
+            }
+        }
         match notice {
             Notice::Tick => self.writer.tick(),
             Notice::State(state) => {

@@ -11,6 +11,7 @@ mod jobs;
 pub(super) mod live;
 mod log;
 mod missing;
+mod notify;
 pub(super) mod pipeline;
 pub(super) mod processes;
 pub(super) mod pump;

@@ -25,6 +25,10 @@ pub trait Watcher {
     fn gate(&self, error: bool) -> Option<BorrowedFd<'_>>;
     /// Whether standard input is passed on to the command.
     fn forward_input(&self) -> bool;
+    /// Whether this process may be a service: it is the caller's own, not one in the background.
+    fn is_foreground(&self) -> bool {
+        false
+    }
     /// Whether the command's input stays open for attached clients.
     fn open_input(&self) -> bool {
         false

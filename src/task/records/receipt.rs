@@ -69,6 +69,9 @@ pub struct Receipt {
     /// Programs whose requests for namespaces were refused, as a program with a sandbox makes them.
     #[serde(default)]
     pub refused_namespaces: Vec<Refused>,
+    /// Commands and jobs that had not ended when `brig task stop --drain` was over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unfinished: Vec<String>,
     /// The account of git's couriers, for fetch and push; missing if none had a network.
     #[serde(default)]
     pub couriers: Option<Ledger>,
@@ -261,6 +264,7 @@ impl Receipt {
             outcome: report.outcome,
             egress: report.egress.map(|ledger| account(ledger, redactor)),
             refused_namespaces: report.refused_namespaces.into_iter().map(refused).collect(),
+            unfinished: texts(report.unfinished, redactor),
             backend: record.backend.clone(),
             guarantee: report.guarantee,
             root_inside: record.root_inside,
@@ -331,6 +335,7 @@ mod tests {
             usage: Usage::default(),
             egress: Some(ledger()),
             refused_namespaces: vec![Refused { program: VALUE.to_owned(), count: 1, hint: String::new() }],
+            unfinished: words(),
             guarantee: Guarantee::None,
             degraded: vec![Degraded { name: "seccomp".to_owned(), reason: VALUE.to_owned() }],
             cleanup: Cleanup { removed: words(), left: words() },

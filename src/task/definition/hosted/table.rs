@@ -11,7 +11,21 @@ const ROWS: &[(&[&str], HostedRule)] = &[
     (&["--output", "<cp from>", "<cp to>"], Never),
     (&["<allow rule>"], Key("networks")),
     (&["--number"], AtMost("number", "1")),
-    (&["<deny rule>", "--job", "--raw", "--follow", "--since", "--replay", "--no-input", "--stdout", "--stderr"], Free),
+    (
+        &[
+            "<deny rule>",
+            "--job",
+            "--drain",
+            "--raw",
+            "--follow",
+            "--since",
+            "--replay",
+            "--no-input",
+            "--stdout",
+            "--stderr",
+        ],
+        Free,
+    ),
     (
         &["--quiet", "--older-than", "--max-size", "--workspaces", "--dry-run", "--every", "--timeout", "--no-wait"],
         Free,

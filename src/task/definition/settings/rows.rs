@@ -204,8 +204,8 @@ pub(super) static ROWS: &[Setting] = &[
         .help("Begin only when fewer tasks of the store run that were begun with this flag; first come, first served"),
     row("--queue-wait", "TIME", "", Time, Free, |it, v| v.some(&mut it.queue_wait, time)).needs("--max-parallel")
         .help("With --max-parallel: how long to wait for the turn [default: for ever]"),
-    row("--hold", "", "", Switch(true), Free, hold).needs("--detach").excludes(&["command"])
-        .help("No command: the sandbox stays for `brig task exec` until it is stopped"),
+    row("--hold", "", "", Switch(true), Free, hold).excludes(&["command"])
+        .help("No command: the sandbox stays for `brig task exec` until it is stopped, which is its success (outcome stopped). In the foreground it reports to a service manager (sd_notify)"),
     row("--events", "WHERE", "", Texts, Folder, |it, v| v.push(&mut it.events, Receiver::parse))
         .help("Send events elsewhere too: a path, unix:PATH, http://… or https://… (repeat for more)"),
     row("--stream-json", "", "stream_json", Switch(true), Free, |it, v| v.switch(&mut it.stream_json))

@@ -53,7 +53,8 @@ impl Attempt<'_> {
         let snapshot = self.snapshot(started);
         let mut collector = Collector::new(request, id, options, self.held, started);
         let job_bytes = options.limits.output_bytes;
-        let manner = LogOptions { stream_json: definition.stream_json, interactive: options.terminal, job_bytes };
+        let (stream_json, interactive, holds) = (definition.stream_json, options.terminal, options.holds);
+        let manner = LogOptions { stream_json, interactive, holds, job_bytes };
         let mut log = Log::create(&directory, id, manner, watcher, self.held)?;
         log.snapshot = snapshot;
         let course = &mut self.course;
