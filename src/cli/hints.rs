@@ -35,20 +35,24 @@ const VERBS: [(&str, &str); 27] = [
 ];
 
 /// Flags of `docker run` that `brig task run` does not have.
-const FLAGS: [(&str, &str); 14] = [
-    ("-v", "`brig task run --dir PATH` shows one folder, copy-on-write; nothing else of the host is shown"),
-    ("--volume", "`brig task run --dir PATH` shows one folder, copy-on-write; nothing else of the host is shown"),
-    ("--mount", "`brig task run --dir PATH` shows one folder, copy-on-write; nothing else of the host is shown"),
+const FLAGS: [(&str, &str); 12] = [
+    (
+        "-v",
+        "`--mount SOURCE:TARGET` shows a file or folder of the host read-only; `--mount SOURCE:TARGET:rw` writes to it",
+    ),
+    (
+        "--volume",
+        "`--mount SOURCE:TARGET` shows a file or folder of the host read-only; `--mount SOURCE:TARGET:rw` writes to it",
+    ),
     ("--rm", "leave it out: of a task stays its record alone, until `brig task rm ID`"),
-    ("--name", "leave it out: a task has an id, whose beginning is enough, and `@` is the newest task"),
     ("--timeout", "`--wall TIME` ends a task, `--idle TIME` one without output"),
     ("-p", "`--publish ADDRESS:PORT:PORT`"),
     ("-m", "`--memory SIZE`"),
     ("--net", "`--network MODE`, or `--allow HOST:PORT` for one host"),
     ("--env-file", "`-e NAME=VALUE`, or `[env]` of a profile"),
     ("--pids-limit", "`--pids NUMBER`"),
-    ("--privileged", "brig has no such switch; `brig doctor` lists what this machine can enforce"),
-    ("--cap-add", "a task has no capabilities; what needs them belongs into the image"),
+    ("--privileged", "brig has no such switch; `--root-inside` makes the command root of its own user namespace"),
+    ("--cap-add", "`--root-inside` gives the command Docker's default capabilities in its own user namespace"),
     ("--ulimit", "`--open-files NUMBER`, `--pids NUMBER`"),
 ];
 
