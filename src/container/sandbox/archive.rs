@@ -350,7 +350,7 @@ fn unpack_as<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path, bounds:
                 }
                 Err(errno) => return Err(errno).failing(Kind::Workspace, step),
             },
-            // Any user may make this one: it is no device (mknod(2), overlayfs).
+            // A whiteout, which any user may make (mknod(2)).
             EntryKind::Character if is_kept && entry.device == (0, 0) => {
                 clear(&folder, last).failing(Kind::Workspace, step)?;
                 mknodat(&folder, last.as_path(), FileType::CharacterDevice, mode, 0).failing(Kind::Workspace, step)?;

@@ -94,13 +94,11 @@ impl ImageCopy {
         copy_allocated(image, file).map(ImageCopy)
     }
 
-    /// Writes it to the host's disk, and gives it its name.
+    /// Writes it to the host's disk, and gives it its name. A power cut may lose the name, and leaves no part.
     pub(crate) fn keep(self, path: &Path) -> Result<()> {
         let step = || format!("keep `{}`", path.display());
         fsync(&self.0).failing(Kind::Disk, step)?;
-        give_name(&self.0, path).failing(Kind::Disk, step)?;
-        let directory = open(path.parent().unwrap_or(Path::new(".")), DIRECTORY, Mode::empty());
-        directory.and_then(fsync).failing(Kind::Disk, step)
+        give_name(&self.0, path).failing(Kind::Disk, step)
     }
 }
 
