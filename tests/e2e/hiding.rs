@@ -1,6 +1,6 @@
 //! `--hide` and `.brigignore`: files of a folder that are not in its sandbox and never in its changes.
 
-use crate::support::{Lab, Run, Task};
+use crate::support::{Image, Lab, Run, Task};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
@@ -69,6 +69,20 @@ fn hidden_files_are_reached_by_no_path() {
     let weak = task(&lab).weakened("hidden-files").sh("cat .env config/.env secrets/token");
     assert_eq!(weak.stderr.matches(SECRET).count(), 3, "{weak:#?}");
     let weak = task(&lab).weakened("hidden-links").sh("cat other/name");
+    assert!(weak.stderr.contains(SECRET), "{weak:#?}");
+}
+
+/// Root inside has the capabilities of a container, and reads each shown file whatever its mode.
+#[test]
+fn hidden_files_are_not_reached_by_root_inside() {
+    let Some(_) = Lab::root() else { return };
+    let (lab, _) = lab();
+    Image::new(&lab, "base").load();
+    let inside = |task: Task<'_>| task.args(["--root-inside", "--image", "base:1"]).sh(ATTACK);
+    let run = inside(task(&lab));
+    assert!(!run.stderr.contains(SECRET) && run.stderr.contains("open\n"), "{run:#?}");
+    assert_eq!(run.receipt()["root_inside"], true);
+    let weak = inside(task(&lab).weakened("hidden-files"));
     assert!(weak.stderr.contains(SECRET), "{weak:#?}");
 }
 

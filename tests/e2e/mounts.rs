@@ -355,3 +355,18 @@ fn a_kept_workspace_has_its_mounts_again_and_nothing_of_their_changes() {
     assert_eq!(run.stdout, "kept\none file\nof the host\nx\n", "{run:#?}");
     lab.brig(["task", "prune", "--workspaces", "--older-than", "0s"]).succeeded();
 }
+
+#[test]
+fn killed_supervisor_leaves_nothing_of_its_mounts() {
+    let lab = lab();
+    let work = lab.file("work/.env", "secret\n");
+    let mounts = [mount(&lab, "data", "/data:rw"), mount(&lab, "one", "/one:cow"), mount(&lab, "data/sub", "/c:cow")];
+    let task = with(&lab, &mounts).args(["--dir".as_ref(), work.parent().unwrap().as_os_str()]);
+    let mut started = task.args(["--hide", ".env"]).start_sh("echo x > /data/ready; echo x > /c/file; sleep 30");
+    crate::support::eventually("the task runs", || lab.path().join("data/ready").exists());
+    started.signal(rustix::process::Signal::KILL);
+    crate::support::eventually("it ends", || started.has_ended());
+    lab.reap();
+    lab.assert_clean();
+    assert_eq!(std::fs::read_to_string(lab.path().join("data/sub/file")).unwrap(), "of the host\n");
+}
