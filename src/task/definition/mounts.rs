@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// The most entries of a folder that a task may write: all of them are looked at before the start.
 const MOST: usize = 1_000_000;
+/// Folders whose files the host runs or obeys, with all below: no task writes there.
+const OBEYED: [&str; 8] = ["/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr"];
 /// The set-user-ID and set-group-ID bits (chmod(2)).
 const SET_ID: u32 = 0o6000;
 
@@ -29,6 +31,11 @@ pub(crate) fn hold(definition: &Definition, store: &Store, pinned: &mut Pinned) 
         }
         let open = pinned.path(source);
         exposure::check_path(&open, step, store)?;
+        if mount.mode == MountMode::Writable && is_obeyed(&open)? {
+            return Err(Error::new(Kind::Usage, "the host runs or obeys files of this folder")
+                .doing(step())
+                .hint("mount it as `ro` or `cow`, or share a folder that is made for it"));
+        }
         let status = stat(&open).failing(Kind::NotFound, step)?;
         match FileType::from_raw_mode(status.st_mode) {
             FileType::Directory => {
@@ -51,6 +58,11 @@ pub(crate) fn hold(definition: &Definition, store: &Store, pinned: &mut Pinned) 
         }
     }
     Ok(())
+}
+
+fn is_obeyed(path: &Path) -> Result<bool> {
+    let real = std::fs::canonicalize(path).failing(Kind::NotFound, || format!("open `{}`", path.display()))?;
+    Ok(OBEYED.iter().any(|folder| real.starts_with(folder)))
 }
 
 fn readable(path: &Path, access: Access) -> Result<()> {
@@ -147,6 +159,12 @@ mod tests {
         std::fs::write(at("file"), "").unwrap();
         check(&format!("{}:/x", at("file")), &store).unwrap();
         check("/usr/share:/x", &store).unwrap();
+        check("/usr/share:/x:cow", &store).unwrap();
+        std::os::unix::fs::symlink("/usr/share", at("to-usr")).unwrap();
+        for source in ["/usr/share".to_owned(), "/etc/ssl".to_owned(), at("to-usr")] {
+            let error = check(&format!("{source}:/x:rw"), &store).unwrap_err();
+            assert!(error.to_string().contains("runs or obeys"), "{source}: {error}");
+        }
     }
 
     #[test]
