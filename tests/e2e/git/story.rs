@@ -1,5 +1,5 @@
-//! One story from its start to its end: an agent in an image works on a clone, asks for input, goes on with more memory,
-//! is forked from a checkpoint, and the best attempt is pushed.
+//! One story from its start to its end. An agent in an image works on a clone, asks for input and goes on with more
+//! memory. It is forked from a checkpoint, and the best attempt is pushed.
 
 use super::{bare, host};
 use crate::support::{Image, Lab, eventually, has_program};
@@ -36,7 +36,7 @@ fn task_asks_goes_on_with_more_memory_is_forked_and_the_best_is_pushed() {
     let id = id.succeeded().stdout.trim().to_owned();
     eventually("it goes on where it was", || lab.brig(["task", "logs", &id]).stdout.contains("session\ntool\nready\n"));
     assert_eq!(lab.brig(["task", "checkpoint", "agent", "half"]).succeeded().stdout, "half\n");
-    // Four attempts from there. Each says how good it is.
+    // Four attempts from there. Each writes its score.
     let attempt = "n=$(od -An -N2 -tu2 /dev/urandom | tr -d ' '); echo $n > step; git commit -qam attempt-$n; \
                    mkdir -p .brig; echo \"{\\\"score\\\": $n}\" > .brig/result.json";
     let forks = lab.brig(["task", "fork", "agent", "--from", "half", "-n", "4", "--", "sh", "-ec", attempt]);
