@@ -240,7 +240,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Gives the command's terminal the size of ours.
+    /// Gives the command's terminal the size of the terminal here.
     pub(super) fn resize(&self) {
         if let (Some(master), Ok(size)) = (self.streams.master(), rustix::termios::tcgetwinsize(rustix::stdio::stdin()))
         {

@@ -66,7 +66,7 @@ fn a_held_sandbox_in_the_foreground_reports_to_the_service_manager() {
     assert_eq!(last, "STOPPING=1");
     assert_eq!(service.wait().unwrap().code(), Some(0));
     assert_eq!(receipt(&lab, "service")["outcome"], "stopped");
-    // A task with a command, and one in the background, are no services.
+    // A task with a command, or in the background, sends nothing.
     manager.set_nonblocking(true).unwrap();
     lab.task().env("NOTIFY_SOCKET", &path).sh("true").ended_as("succeeded", 0);
     let task = lab.task().plain().args(["-d", "--hold", "--name", "detached"]).env("NOTIFY_SOCKET", &path);
@@ -88,7 +88,7 @@ fn an_ordinary_user_cannot_hold_without_a_command() {
 fn a_drain_lets_what_entered_end_and_refuses_new_processes() {
     let lab = Lab::new();
     let id = begin(&lab, &[], "sleep 300");
-    eventually("its command runs", || lab.brig(["task", "top", &id]).stdout.contains("sleep 300"));
+    eventually("its command runs", || lab.brig(["task", "top", &id]).stdout.contains("  sleep 300"));
     let command = start_exec(&lab, &id, "echo ready; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo done");
     let words = ["task", "exec", "-d", &id, "--", "sh", "-c", "while [ ! -e /tmp/go ]; do sleep 0.05; done; sleep 0.5"];
     lab.brig(words).succeeded();
@@ -111,7 +111,7 @@ fn a_drain_lets_what_entered_end_and_refuses_new_processes() {
 fn a_drain_that_is_over_names_what_did_not_end() {
     let lab = Lab::new();
     let id = begin(&lab, &[], "sleep 300");
-    eventually("its command runs", || lab.brig(["task", "top", &id]).stdout.contains("sleep 300"));
+    eventually("its command runs", || lab.brig(["task", "top", &id]).stdout.contains("  sleep 300"));
     lab.brig(["task", "exec", "-d", &id, "--", "sleep", "400"]).succeeded();
     let command = start_exec(&lab, &id, "echo ready; sleep 500");
     lab.brig(["task", "stop", "--drain", "500ms", "--grace", "200ms", &id]).succeeded();
@@ -125,7 +125,7 @@ fn a_drain_that_is_over_names_what_did_not_end() {
     let ended = lab.brig(["task", "stop", "--drain", "1h", &id]);
     assert!(ended.succeeded().elapsed < Duration::from_secs(20));
     let id = begin(&lab, &[], "sleep 300");
-    eventually("its command runs", || lab.brig(["task", "top", &id]).stdout.contains("sleep 300"));
+    eventually("its command runs", || lab.brig(["task", "top", &id]).stdout.contains("  sleep 300"));
     lab.brig(["task", "exec", "-d", &id, "--", "sleep", "400"]).succeeded();
     lab.brig(["task", "stop", "--no-wait", "--drain", "1h", &id]).succeeded();
     lab.brig(["task", "stop", &id]).succeeded();

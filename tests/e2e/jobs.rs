@@ -12,7 +12,7 @@ const TREE: &str = "trap '' TERM HUP INT; (setsid sleep 400 &) >/dev/null 2>&1; 
 fn begin(lab: &Lab, arguments: &[&str]) -> String {
     let run = lab.task().plain().args(["--detach"]).args(arguments).sh("sleep 300");
     let id = run.succeeded().stdout.trim().to_owned();
-    eventually("its command runs", || lab.brig(["task", "top", &id]).stdout.contains("sleep 300"));
+    eventually("its command runs", || lab.brig(["task", "top", &id]).stdout.contains("  sleep 300"));
     id
 }
 
