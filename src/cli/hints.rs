@@ -51,8 +51,8 @@ const FLAGS: [(&str, &str); 12] = [
     ("--net", "`--network MODE`, or `--allow HOST:PORT` for one host"),
     ("--env-file", "`-e NAME=VALUE`, or `[env]` of a profile"),
     ("--pids-limit", "`--pids NUMBER`"),
-    ("--privileged", "brig has no such switch; `--root-inside` makes the command root of its own user namespace"),
-    ("--cap-add", "`--root-inside` gives the command Docker's default capabilities in its own user namespace"),
+    ("--privileged", "brig has no such switch; `--root-inside` makes the command root in a user namespace"),
+    ("--cap-add", "`--root-inside` gives the command Docker's default capabilities in a user namespace"),
     ("--ulimit", "`--open-files NUMBER`, `--pids NUMBER`"),
 ];
 

@@ -95,11 +95,16 @@ impl ImageRoot {
             file("/etc/hostname", format!("{hostname}\n")),
             file("/etc/resolv.conf", String::new()),
         ];
-        steps.extend(self.volumes.iter().chain(&self.working_directory).map(|at| Step::Directory {
-            at: at.clone(),
-            mode: 0o755,
-            owner: Owner::Administrator,
-        }));
+        for at in self.volumes.iter().chain(&self.working_directory) {
+            // Each missing folder on the way belongs to the image's root too.
+            let mut way: Vec<_> = at.ancestors().filter(|above| *above != Path::new("/")).collect();
+            way.reverse();
+            steps.extend(way.into_iter().map(|at| Step::Directory {
+                at: at.to_owned(),
+                mode: 0o755,
+                owner: Owner::Administrator,
+            }));
+        }
         if self.home.is_none() {
             steps.push(Step::Bind {
                 source: Source::Scratch("home"),

@@ -148,8 +148,8 @@ fn the_command_has_dockers_capabilities_in_its_namespace_alone() {
     if !has_root_inside() {
         return;
     }
-    debian(&lab, &[]).load();
-    let script = "grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status | tr -d '\\t '; cat /proc/self/uid_map; \
+    debian(&lab, &[]).config(json!({ "WorkingDir": "/opt/new/app" })).load();
+    let script = "touch /opt/new/file && echo all is mine; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status | tr -d '\\t '; cat /proc/self/uid_map; \
                   su daemon -c 'grep CapEff /proc/self/status | tr -d \"\\t \"; su root -c true || echo no way back'; \
                   touch /workspace/mine; mkdir /logs && echo made";
     let run = inside(lab.task(), "debian").sh(script);
@@ -157,7 +157,7 @@ fn the_command_has_dockers_capabilities_in_its_namespace_alone() {
     for line in [format!("CapEff:{DOCKERS}"), format!("CapBnd:{DOCKERS}"), "CapAmb:0000000000000000".to_owned()] {
         assert!(run.stderr.contains(&line), "{line}: {run:#?}");
     }
-    for line in ["NoNewPrivs:0", "Seccomp:2", "CapEff:0000000000000000", "no way back", "made"] {
+    for line in ["NoNewPrivs:0", "Seccomp:2", "CapEff:0000000000000000", "no way back", "made", "all is mine"] {
         assert!(run.stderr.contains(line), "{line}: {run:#?}");
     }
     let first = run.stderr.lines().find(|line| line.starts_with("         0")).unwrap();
