@@ -1,6 +1,6 @@
 //! Lists, shows, removes and explains tasks.
 
-use crate::support::Lab;
+use crate::support::{Lab, has_program, program_under_test};
 
 #[test]
 fn explain_prints_every_limit_and_makes_nothing() {
@@ -180,4 +180,35 @@ fn text_of_a_sandbox_reaches_no_terminal_unescaped() {
         let run = lab.brig(words);
         assert!(!run.succeeded().stdout.contains('\x1b'), "{words:?}: {run:#?}");
     }
+}
+
+#[test]
+fn units_that_prune_every_day_are_accepted_by_systemd_and_their_commands_run() {
+    let Some(lab) = Lab::root() else { return };
+    let program = program_under_test().display().to_string();
+    let units = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("rootfs/systemd");
+    let mut commands = 0;
+    for name in ["brig-prune.service", "brig-prune.timer"] {
+        let text = std::fs::read_to_string(units.join(name)).unwrap();
+        for line in text.lines().filter_map(|line| line.strip_prefix("ExecStart=/usr/bin/brig ")) {
+            lab.brig(line.split(' ')).succeeded();
+            commands += 1;
+        }
+        lab.file(&format!("units/{name}"), text.replace("/usr/bin/brig", &program));
+    }
+    assert_eq!(commands, 2);
+    if !has_program("systemd-analyze") {
+        return;
+    }
+    let timer = lab.path().join("units/brig-prune.timer");
+    let verify = || {
+        let mut command = std::process::Command::new("systemd-analyze");
+        command.arg("verify").arg(&timer).env("SYSTEMD_UNIT_PATH", format!("{}:", timer.parent().unwrap().display()));
+        command.output().unwrap()
+    };
+    let done = verify();
+    assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+    let broken = std::fs::read_to_string(&timer).unwrap().replace("OnCalendar=daily", "OnCalendar=sometimes");
+    std::fs::write(&timer, broken).unwrap();
+    assert!(!verify().status.success());
 }
