@@ -33,6 +33,9 @@ pub use oci::{
 /// The number of ids of a sandbox of the machine's root.
 pub(crate) const IDS: u32 = crate::ns::Range::SIZE;
 
+/// The ids of brig's processes for a sandbox of the machine's root: pid 1 and the gateway.
+pub(crate) const OWN_USERS: [u32; 2] = [crate::process::PID_1_USER, gateway::USER];
+
 /// The agent's filter as `linux.seccomp` of a config.json.
 pub(crate) fn agent_filter() -> crate::error::Result<serde_json::Value> {
     use crate::error::{Error, Kind};

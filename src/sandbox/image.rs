@@ -3,7 +3,6 @@
 use super::HOME;
 use crate::container;
 use crate::error::{Error, Kind, Result};
-use crate::process;
 use crate::spec::landlock::{Access, Rule};
 use crate::spec::root::{Attributes, Layers, Owner, Root, Shown, Source, Step};
 use std::ffi::OsString;
@@ -126,9 +125,12 @@ impl ImageRoot {
             )
             .hint("name another user of the image: --user NAME"));
         }
-        if container::privileged() && self.uid == process::PID_1_USER {
-            return Err(Error::new(Kind::Identity, format!("the user id {} is that of a sandbox's pid 1", self.uid))
-                .hint("name another user of the image: --user NAME"));
+        if container::privileged() && container::OWN_USERS.contains(&self.uid) {
+            return Err(Error::new(
+                Kind::Identity,
+                format!("the user id {} belongs to brig's own processes", self.uid),
+            )
+            .hint("name another user of the image: --user NAME"));
         }
         Ok(())
     }

@@ -121,7 +121,7 @@ fn a_process_runs_as_another_user_of_the_sandbox() {
     exec(&lab, &id, &["--user", "65536"], "true").refused(125, &["beyond the 65536 ids"]);
     exec(&lab, &id, &["--user", "5:65536"], "true").refused(125, &["beyond the 65536 ids"]);
     exec(&lab, &id, &["--user", "4294967296"], "true").refused(125, &["find the user `4294967296`"]);
-    for user in ["65532", "65533"] {
+    for user in ["65531", "65533"] {
         exec(&lab, &id, &["--user", user], "true").refused(125, &["brig's own processes"]);
     }
     end(&lab, &id);
@@ -132,7 +132,7 @@ fn the_id_of_the_gateway_is_refused_by_this_protection() {
     let Some(lab) = Lab::root() else { return };
     let run = lab.task().plain().weakened("exec-user").args(["--detach"]).sh("sleep 300");
     let id = run.succeeded().stdout.trim().to_owned();
-    assert_eq!(exec(&lab, &id, &["--user", "65532"], "id -u").succeeded().stdout, "65532\n");
+    assert_eq!(exec(&lab, &id, &["--user", "65531"], "id -u").succeeded().stdout, "65531\n");
     end(&lab, &id);
 }
 

@@ -94,14 +94,8 @@ impl Running {
             directory = "/".into();
         }
         let vectors = Vectors::new(&command, &environment)?;
-        let mut command = process::Command { errand, ..entry.command(directory, vectors)? };
-        if let Some(user) = visit.user {
-            entry.check_user(&user).doing(|| words.clone())?;
-            // An ordinary user's sandbox has one user, and cannot set groups.
-            if !entry.is_single {
-                (command.identity.uid, command.identity.gid, command.identity.groups) = user;
-            }
-        }
+        let others = visit.user.map(|user| entry.of_user(user)).transpose().doing(|| words.clone())?;
+        let command = process::Command { errand, ..others.as_ref().unwrap_or(entry).command(directory, vectors)? };
         let (uid, gid) = (command.identity.uid, command.identity.gid);
         self.give_pipes(&visit.stdio, uid, gid)?;
         let (init, pid) = self.member().doing(|| words.clone())?;

@@ -1,6 +1,6 @@
 //! The commands of a sandbox: the first one and those that enter later have the same identity, restrictions and limits.
 
-use crate::container::gateway;
+use crate::container::OWN_USERS;
 use crate::error::{Error, Kind, Result};
 use crate::process::attributes::Attributes;
 use crate::process::{self, Capabilities, Identity, Vectors};
@@ -94,11 +94,12 @@ impl Entry {
         })
     }
 
-    /// Refuses a user that a process of the sandbox cannot have: an id outside of its map, or an id of brig's processes.
-    pub(super) fn check_user(&self, (uid, gid, groups): &(u32, u32, Vec<u32>)) -> Result<()> {
+    /// The properties of a command of another user. Refuses one that a process of the sandbox cannot have: an id outside of its map, or an id of brig's processes.
+    pub(super) fn of_user(&self, (uid, gid, groups): (u32, u32, Vec<u32>)) -> Result<Entry> {
         let refuse = |words: String, hint: &str| Err(Error::new(Kind::Identity, words).hint(hint));
-        if (*uid, *gid) == self.user && (self.is_single || groups.iter().all(|group| self.groups.contains(group))) {
-            return Ok(());
+        if (uid, gid) == self.user && (self.is_single || groups.iter().all(|group| self.groups.contains(group))) {
+            // An ordinary user's sandbox cannot set groups.
+            return Ok(if self.is_single { self.clone() } else { Entry { groups, ..self.clone() } });
         }
         if self.is_single {
             let words = format!(
@@ -107,25 +108,21 @@ impl Entry {
             );
             return refuse(words, "leave --user out, or run the task as root");
         }
-        if matches!(self.confinement, Confinement::Root) {
-            let words = "a sandbox with --root-inside changes its user by its own programs".to_owned();
-            return refuse(words, "leave --user out, and give the command to `su` or `setpriv`");
-        }
-        if !matches!(self.confinement, Confinement::Agent | Confinement::Sharing) {
+        if !matches!(self.confinement, Confinement::Agent | Confinement::Sharing | Confinement::Root) {
             return refuse("the backend decides about the users of its sandbox".to_owned(), "leave --user out");
         }
-        let largest = groups.iter().chain([uid, gid]).max().copied().unwrap_or_default();
+        let largest = groups.iter().chain([&uid, &gid]).max().copied().unwrap_or_default();
         if largest >= crate::container::IDS {
             let words = format!("the id {largest} is beyond the {} ids that a sandbox has", crate::container::IDS);
             return refuse(words, "name another user of the sandbox");
         }
-        if [process::PID_1_USER, gateway::USER].contains(uid) && !weaken::is_off("exec-user") {
+        if OWN_USERS.contains(&uid) && !weaken::is_off("exec-user") {
             return refuse(
                 format!("the user id {uid} belongs to brig's own processes"),
                 "name another user of the sandbox",
             );
         }
-        Ok(())
+        Ok(Entry { user: (uid, gid), groups, ..self.clone() })
     }
 
     /// The identity of its commands, and their two restrictions.
