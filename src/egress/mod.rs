@@ -10,6 +10,7 @@ mod answers;
 mod broker;
 mod dns;
 mod gateway;
+mod groups;
 mod guard;
 mod hello;
 mod http;

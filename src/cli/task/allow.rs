@@ -12,6 +12,7 @@ use std::process::ExitCode;
 Examples:
   brig task allow k3f api.example.com:443
   brig task allow k3f '*.debian.org'
+  brig task allow k3f @npm
 
 The task must run with --network egress. Up to 8 ports that no rule had before can be added; more are named under `egress.faults` of the receipt.")]
 pub(super) struct AllowArguments {
@@ -42,7 +43,7 @@ pub(super) fn deny(store: &Store, arguments: &DenyArguments) -> Result<ExitCode>
 }
 
 fn change(store: &Store, id: &str, rule: &str, allow: bool) -> Result<ExitCode> {
-    let rule = Rule::parse(rule)?;
-    store.reach(&store.find(id)?)?.reach(&rule, allow)?;
+    let task = store.reach(&store.find(id)?)?;
+    Rule::parse_all(rule)?.iter().try_for_each(|rule| task.reach(rule, allow))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -79,7 +79,8 @@ impl Guard {
     /// Prepares the gateway for these rules.
     fn serve(&mut self, rules: &[String], place: &Place) -> Result<()> {
         let step = || format!("read the annotation `{EGRESS}`");
-        let allowed = rules.iter().map(|rule| Rule::parse(rule)).collect::<Result<Vec<_>>>();
+        let allowed =
+            rules.iter().map(|rule| Rule::parse_all(rule)).collect::<Result<Vec<_>>>().map(|all| all.concat());
         let allowed = allowed.and_then(|rules| check_rules(&rules).map(|()| rules));
         let allowed = allowed.map_err(|error| error.of_kind(Kind::Spec).doing(step()))?;
         let policy = Policy { allowed, ..Policy::default() };

@@ -201,7 +201,11 @@ impl<'a> Profile<'a> {
 
     /// The rules of a key, each with its line.
     fn rules(&self, key: &str) -> Result<Vec<(Rule, usize)>> {
-        self.get(key).iter().map(|value| Ok((Rule::parse(&value.word)?, value.line))).collect()
+        let mut all = Vec::new();
+        for value in self.get(key) {
+            all.extend(Rule::parse_all(&value.word)?.into_iter().map(|rule| (rule, value.line)));
+        }
+        Ok(all)
     }
 }
 

@@ -445,3 +445,23 @@ fn what_was_refused_is_told_at_a_failure_and_in_the_receipt_for_people() {
     let shown = lab.brig(["task", "show", &lab.ids().pop().unwrap()]).stdout;
     assert!(shown.contains("reached a.test:8080 by `a.test:8080`, ") && shown.contains("refused b.test "), "{shown}");
 }
+
+#[test]
+fn a_group_of_rules_is_in_force_and_can_be_added_while_the_task_runs() {
+    let lab = Lab::new();
+    let run = lab.task().plain().args(["--explain", "--allow", "@pypi", "--allow", "@github"]).run(["true"]);
+    for host in ["pypi.org:443", "files.pythonhosted.org:443", "github.com:22,443", "*.githubusercontent.com:443"] {
+        assert!(run.stdout.contains(host), "{host}: {run:#?}");
+    }
+    let run = lab.task().args(["--allow", "@nmp"]).run(["true"]);
+    run.refused(125, &["unknown group `@nmp`"]);
+    assert!(run.stdout.contains("@npm"), "{run:#?}");
+    let task = lab.task().args(["--network", "egress", "--allow", "@npm"]).start_sh("echo up; sleep 60");
+    task.wait_for("up");
+    let id = lab.ids().pop().unwrap();
+    lab.brig(["task", "allow", &id, "@crates"]).succeeded();
+    let resolve = |host: &str| lab.brig(["task", "exec", &id, "--", "getent", "hosts", host]).status;
+    assert_eq!(["registry.npmjs.org", "static.crates.io", "pypi.org"].map(resolve), [Some(0), Some(0), Some(2)]);
+    lab.brig(["task", "kill", &id]).succeeded();
+    task.finish();
+}
