@@ -103,7 +103,7 @@ fn words_of_docker_and_of_engines_get_a_hint() {
     check(&["logs", "x"], "`brig task logs ID`");
     check(&["task", "inspect", "x"], "`brig task show ID`");
     check(&["task", "run", "--rm", "true"], "leave it out");
-    check(&["task", "run", "-v", "/a:/b", "true"], "`brig task run --dir PATH`");
+    check(&["task", "run", "-v", "/a:/b", "true"], "`--mount SOURCE:TARGET`");
     check(&["task", "run", "--timeout=5", "true"], "`--wall TIME`");
     check(&["ps"], "this is the verb of an OCI runtime. `brig task ls`");
     check(&["exec"], "this is the verb of an OCI runtime. In a task");
