@@ -1,6 +1,6 @@
 //! Checkpoints of running tasks: made, listed, forked from, returned to, and whole after a kill at any moment.
 
-use crate::crash::{Random, SEED, descendants};
+use crate::crash::{Random, SEED, descendants, kills};
 use crate::support::{Lab, Started, eventually, is_root, skip};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -165,7 +165,7 @@ fn kill_tree(pid: i32, random: &mut Random, most: Duration) {
 #[test]
 fn killed_supervisor_leaves_no_checkpoint_or_a_whole_one() {
     let Some(lab) = Lab::root() else { return };
-    const KILLS: usize = 30;
+    let kills = kills(30);
     let script = "head -c 12M /dev/urandom > data; sha256sum data > sum";
     let (task, id) = start(&lab, &[], script);
     let began = Instant::now();
@@ -174,7 +174,7 @@ fn killed_supervisor_leaves_no_checkpoint_or_a_whole_one() {
     lab.brig(["task", "kill", &id]).succeeded();
     task.finish();
     let (mut random, mut made) = (Random(SEED), 0);
-    for _ in 0..KILLS {
+    for _ in 0..kills {
         let (task, id) = start(&lab, &[], script);
         let checkpoint = lab.start(["task", "checkpoint", &id, "a"]);
         std::thread::sleep(random.below(whole));
@@ -197,14 +197,14 @@ fn killed_supervisor_leaves_no_checkpoint_or_a_whole_one() {
         run.ended_as("succeeded", 0);
         lab.brig(["task", "prune", "--keep", "0"]).succeeded();
     }
-    assert!(made > 0 && made < KILLS, "kills on both sides of the end: {made}");
+    assert!(made > 0 && made < kills, "kills on both sides of the end: {made}");
     lab.assert_clean();
 }
 
 #[test]
 fn kill_at_any_moment_of_a_fork_a_rollback_and_a_resume_loses_nothing() {
     let Some(lab) = Lab::root() else { return };
-    const KILLS: usize = 30;
+    let kills = kills(30);
     let script = "head -c 6M /dev/urandom > data; sha256sum data > sum";
     let (task, id) = start(&lab, &[], script);
     lab.brig(["task", "checkpoint", &id, "a"]).succeeded();
@@ -218,7 +218,7 @@ fn kill_at_any_moment_of_a_fork_a_rollback_and_a_resume_loses_nothing() {
     let mut random = Random(SEED);
     let image = |id: &str| lab.store().join("tasks").join(id).join("workspace.img");
     let mut holder = id.clone();
-    for round in 0..KILLS {
+    for round in 0..kills {
         let words = match round % 3 {
             0 => vec!["task", "fork", &id, "--from", "a"],
             1 => vec!["task", "rollback", &id, "a"],

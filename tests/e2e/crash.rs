@@ -9,6 +9,11 @@ use std::time::{Duration, Instant};
 const ROUNDS: u32 = 200;
 pub const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
+/// The number of kills of another test: this one, or `BRIG_KILLS` where a long run is asked for.
+pub fn kills(usual: usize) -> usize {
+    std::env::var("BRIG_KILLS").map_or(usual, |text| text.parse().unwrap())
+}
+
 /// xorshift64: different moments, the same in every run.
 pub struct Random(pub u64);
 

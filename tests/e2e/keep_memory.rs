@@ -88,7 +88,7 @@ fn kill_loses_no_more_than_the_running_attempt() {
     holder = id(&resume(&lab, &holder, "sha256sum -c sum"));
     let (whole, mut random) = (began.elapsed(), Random(SEED));
     let image = |id: &str| lab.store().join("tasks").join(id).join("workspace.img");
-    for _ in 0..20 {
+    for _ in 0..crate::crash::kills(20) {
         let begun = lab.start(["task", "resume", &holder, "--", "sha256sum", "-c", "sum"]);
         std::thread::sleep(random.below(whole));
         begun.signal(Signal::KILL);

@@ -86,7 +86,7 @@ fn killed_push_is_repeated() {
     let began = std::time::Instant::now();
     lab.brig(["task", "push", &id, "--push-branch", "x0"]).succeeded();
     let (whole, mut random) = (began.elapsed(), Random(SEED));
-    for round in 1..=20 {
+    for round in 1..=crate::crash::kills(20) {
         let branch = format!("x{round}");
         let words = ["task", "push", &id, "--push-branch", &branch];
         let begun = lab.start(words);
