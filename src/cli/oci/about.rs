@@ -63,5 +63,8 @@ pub(super) fn print_version(name: &str) -> ExitCode {
 pub(super) fn version_lines(name: &str) -> [String; 3] {
     let version = env!("CARGO_PKG_VERSION");
     let name = if matches!(name, "runc" | "crun") { name } else { "brig" };
-    [format!("{name} version {version}"), format!("commit: brig-{version}"), format!("spec: {SPECIFICATION}")]
+    let commit = option_env!("BRIG_COMMIT")
+        .filter(|commit| !commit.is_empty())
+        .unwrap_or(concat!("brig-", env!("CARGO_PKG_VERSION")));
+    [format!("{name} version {version}"), format!("commit: {commit}"), format!("spec: {SPECIFICATION}")]
 }

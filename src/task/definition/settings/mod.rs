@@ -197,6 +197,11 @@ impl<'a> Given<'a> {
         Ok(())
     }
 
+    fn extend<T>(&self, place: &mut Vec<T>, parser: impl FnOnce(&str) -> Result<Vec<T>>) -> Result<()> {
+        place.extend(parser(self.text()?)?);
+        Ok(())
+    }
+
     fn switch(&self, place: &mut bool) -> Result<()> {
         self.put(place, checked)
     }

@@ -17,46 +17,63 @@ use crate::task::secrets::{Secret, Source};
 use std::path::Component;
 
 const NETWORK: &str = "Network";
+const RESULTS: &str = "Results";
+const ROOT: &str = "Root and files";
+const WORKSPACE: &str = "Workspace";
 
 pub(super) static ROWS: &[Setting] = &[
     row("--dir", "PATH", "", PATH, Folder, set_folder).excludes(&["--repo", "--empty"])
+        .group(WORKSPACE)
         .help("Work on a folder, copy-on-write: it is never written"),
     row("--at", "PATH", "at", PATH, Free, |it, v| v.inside(&mut it.at))
+        .group(WORKSPACE)
         .help("Where the workspace appears inside [default: a folder at its own path, anything else at /workspace]"),
     row("--repo", "PATH|URL", "", Text, Folder, set_repository).excludes(&["--empty"])
+        .group(WORKSPACE)
         .help("Work on a clone of a git repository: a path, https://…, ssh://…, user@host:path or file://…"),
     row("--ref", "REF", "", Text, Free, set_reference)
         .needs("--repo")
+        .group(WORKSPACE)
         .help("The branch, tag or commit of --repo"),
     row("--depth", "N", "git.depth", Number, Free, |it, v| v.some(&mut it.git.depth, checked))
         .needs("--repo")
+        .group(WORKSPACE)
         .help("Fetch only this many commits of history"),
     row("--filter", "FILTER", "git.filter", Text, Free, |it, v| v.some(&mut it.git.filter, owned))
         .needs("--repo")
+        .group(WORKSPACE)
         .help("Leave the contents of older commits out: blob:none, or blob:limit=SIZE"),
     row("--submodules", "", "git.submodules", Switch(true), Free, |it, v| v.switch(&mut it.git.submodules))
         .needs("--repo")
+        .group(WORKSPACE)
         .help("Fetch the submodules of --repo too: those at its own host, and at the places of --git-from"),
     row("--lfs", "", "git.lfs", Switch(true), Free, |it, v| v.switch(&mut it.git.lfs))
         .needs("--repo")
+        .group(WORKSPACE)
         .help("Fetch the contents of large files that git LFS keeps elsewhere"),
     row("--git-from", "HOST|DIR", "git.from", Texts, Folder, add_place)
         .needs("--repo")
+        .group(WORKSPACE)
         .help("Where submodules and large files may be besides: a host, host:port, or a folder of this machine for a local --repo (repeat)"),
     row("--git-credential", "SOURCE", "git.credential", SecretText, Folder, |it, v| v.some(&mut it.git.credential, Source::parse))
         .needs("--repo")
+        .group(WORKSPACE)
         .help("user:password or a token for --repo over https, which the agent never has. SOURCE as in --secret"),
     row("--git-ssh-key", "SOURCE", "git.ssh_key", SecretText, Folder, |it, v| v.some(&mut it.git.ssh_key, Source::parse))
         .needs("--repo")
+        .group(WORKSPACE)
         .help("A private key for --repo over ssh, which the agent never has. SOURCE as in --secret"),
     row("--git-known-hosts", "FILE", "git.known_hosts", PATH, Folder, |it, v| v.path(&mut it.git.known_hosts))
         .needs("--repo")
+        .group(WORKSPACE)
         .help("The host's key for --repo over ssh [default: ~/.ssh/known_hosts]"),
     row("--git-ca", "FILE", "git.ca", PATH, Folder, |it, v| v.path(&mut it.git.ca))
         .needs("--repo")
+        .group(WORKSPACE)
         .help("The authorities that sign the certificate of --repo's host, in PEM form [default: this machine's]"),
     row("--git-address", "ADDRESS", "git.addresses", Addresses, Key("networks"), |it, v| v.push(&mut it.git.addresses, checked))
         .needs("--repo")
+        .group(WORKSPACE)
         .help("An address that the name of --repo's host may lead to although it is not public (repeat)"),
     key("git.name", Text, Free, |it, v| v.git_setting(it, "user.name"))
         .help("The name of the author of commits [default: agent]"),
@@ -66,35 +83,49 @@ pub(super) static ROWS: &[Setting] = &[
         .help("Settings of git in the sandbox"),
     row("--push-branch", "BRANCH", "push.branch", Text, Free, set_branch)
         .needs("--repo")
+        .group(WORKSPACE)
         .help("When the command has succeeded, push its commits to this branch of --repo; fast-forward only"),
     row("--push-default-branch", "", "push.default_branch", Switch(true), Free, set_default_branch).needs("--push-branch")
+        .group(WORKSPACE)
         .help("Let the branch be the default one of --repo"),
     row("--empty", "", "", Switch(true), Free, of_command_line)
+        .group(WORKSPACE)
         .help("Work in an empty folder (the default)"),
     row("--mount", "SOURCE:TARGET[:ro|cow|rw]", "mounts", Texts, Folder, add_mount)
+        .group(ROOT)
         .help("Show a file or folder of this machine inside: ro (read-only, the default), cow (writes end with the task) or rw (writes change it; repeat)"),
     row("--ro", "PATH", "read_only", Texts, Folder, add_read_only)
+        .group(ROOT)
         .help("Show a file or folder of this machine at its own path, read-only: ~/.rustup, /opt/node (repeat)"),
     row("--hide", "PATTERN", "hide", Texts, Free, add_hidden)
+        .group(WORKSPACE)
         .help("Leave files of --dir out of the sandbox, its changes and `apply`, by a pattern as in .gitignore; .brigignore in the folder lists more (repeat)"),
     row("--rootfs", "DIR", "rootfs", PATH, Folder, set_rootfs)
+        .group(ROOT)
         .help("The root file system [default: the host's own system folders, read-only]"),
     row("--image", "REF", "image", Text, Key("registries"), set_image).excludes(&["--rootfs"])
+        .group(ROOT)
         .help("Run in an image: its layers are the root, copy-on-write; without a command it runs its own"),
     row("--pull", "WHEN", "", Pull, Key("registries"), of_command_line)
+        .group(ROOT)
         .help("When to fetch the image: missing, always or never [default: missing]"),
     row("--entrypoint", "COMMAND", "", Text, Free, |it, v| v.of_image(it, |image| &mut image.entrypoint))
         .needs("--image")
+        .group(ROOT)
         .help("Replace the image's Entrypoint ('' for none); its Cmd goes with it"),
     row("--user", "USER[:GROUP]", "", Text, Free, |it, v| v.of_image(it, |image| &mut image.user)).short('u')
         .needs("--image")
+        .group(ROOT)
         .help("Run as this user of the image [default: the image's]"),
     row("--root-inside", "", "root_inside", Switch(true), Key("allow_root_inside"), |it, v| v.switch(&mut it.sandbox.root_inside))
+        .group(ROOT)
         .help("Be root in the sandbox's own user namespace, which owns nothing on the host: apt-get, su, chown work. Needs --image or --rootfs"),
     row("--workdir", "DIR", "workdir", Text, Free, |it, v| v.inside(&mut it.sandbox.directory)).short('w')
+        .group(ROOT)
         .help("Start in this directory, meant from the workspace [default: the workspace; without one the image's WorkingDir]"),
     row("--stop-signal", "SIGNAL", "", Text, Free, |it, v| v.of_image(it, |image| &mut image.stop_signal))
         .needs("--image")
+        .group(ROOT)
         .help("How the command is asked to end [default: the image's StopSignal, else SIGTERM]"),
     row("--profile", "FILE|NAME", "", PATH, Folder, of_command_line)
         .help("Read limits and settings from a TOML file, or from NAME.toml in ~/.config/brig; flags go before it"),
@@ -107,10 +138,10 @@ pub(super) static ROWS: &[Setting] = &[
     row("--network", "MODE", "network.mode", Text, Key("allow_network_open"), |it, v| v.put(&mut it.sandbox.network.mode, str::parse))
         .group(NETWORK)
         .help("none, egress (what --allow names), veth or pasta (every public address), or host (no protection at all) [default: none]"),
-    row("--allow", "RULE", "network.allow", Texts, Key("networks"), |it, v| v.push(&mut it.sandbox.network.policy.allowed, Rule::parse))
+    row("--allow", "RULE", "network.allow", Texts, Key("networks"), |it, v| v.extend(&mut it.sandbox.network.policy.allowed, Rule::parse_all))
         .group(NETWORK)
-        .help("Allow a host: api.example.com:443, *.debian.org:80,443, 10.0.0.0/8:5432 (ports: 80 and 443 if none; repeat)"),
-    row("--deny", "RULE", "network.deny", Texts, Free, |it, v| v.push(&mut it.sandbox.network.policy.denied, Rule::parse))
+        .help("Allow a host: api.example.com:443, *.debian.org:80,443, 10.0.0.0/8:5432 (ports: 80 and 443 if none), or a group: @npm @pypi @crates @go @debian @ubuntu @github @gitlab (repeat)"),
+    row("--deny", "RULE", "network.deny", Texts, Free, |it, v| v.extend(&mut it.sandbox.network.policy.denied, Rule::parse_all))
         .group(NETWORK)
         .help("Refuse what a rule covers although another one allows it"),
     row("--resolver", "ADDRESS[:PORT]", "network.resolver", Text, Key("networks"), |it, v| v.some(&mut it.sandbox.network.policy.resolver, resolver))
@@ -165,20 +196,28 @@ pub(super) static ROWS: &[Setting] = &[
     limit(LimitName::IoBps, "--io-bps", "limits.io_bps", "not limited"),
     limit(LimitName::IoIops, "--io-iops", "limits.io_iops", "not limited"),
     row("--artifact", "PATH", "artifacts", Texts, Free, |it, v| v.push(&mut it.artifacts.patterns, owned))
+        .group(RESULTS)
         .help("A file of the workspace that comes out, if the command makes or changes it: result.json, reports/**, *.log (repeat)"),
     row("--artifacts-dir", "DIR", "", PATH, Folder, |it, v| v.path(&mut it.artifacts.directory))
+        .group(RESULTS)
         .help("Where to copy artifacts: a folder that is empty or not there yet [default: in the task's record]"),
     row("--artifact-bytes", "SIZE", "artifact_bytes", Size, AtMost("artifact_bytes", "256M"), |it, v| v.put(&mut it.artifacts.bytes, size))
+        .group(RESULTS)
         .help("Bytes of all artifacts together [default: 256M]"),
     row("--result", "PATH", "result.path", Text, Free, |it, v| v.put(&mut it.result.path, owned))
+        .group(RESULTS)
         .help("Where the command leaves its result, a JSON document that the receipt then has [default: .brig/result.json]"),
     row("--result-schema", "FILE", "result.schema", PATH, Folder, |it, v| v.path(&mut it.result.schema))
+        .group(RESULTS)
         .help("A JSON schema for the result: without one that fits, the task has not succeeded (outcome policy)"),
     row("--no-changes", "", "changes", Switch(false), Free, |it, v| v.switch(&mut it.changes)).excludes(&["--keep", "--keep-on-failure", "--push-branch"])
+        .group(RESULTS)
         .help("Keep nothing of the workspace but artifacts and the result: no `brig task diff`, `apply`, `export`"),
     row("--ignored", "", "ignored", Switch(true), Free, |it, v| v.switch(&mut it.ignored)).excludes(&["--no-changes"])
+        .group(RESULTS)
         .help("Keep what git ignores, such as build output, which is left out and counted otherwise"),
     row("--canary", "", "canary", Switch(true), Free, |it, v| v.switch(&mut it.canary))
+        .group(RESULTS)
         .help("Plant a made-up secret, and fail the task (outcome policy) if it shows up in anything that comes out"),
     row("--backend", "BACKEND", "backend", Backend, Key("backends"), |it, v| v.put(&mut it.sandbox.backend, str::parse))
         .help("The isolation: native, oci:/path/to/runtime (another OCI runtime), or local (none: for development only) [default: native]"),
@@ -197,8 +236,10 @@ pub(super) static ROWS: &[Setting] = &[
     row("--no-tty", "", "", Switch(true), Free, of_command_line)
         .help("Give the command no terminal"),
     row("--keep", "", "", Switch(true), Free, |it, _| keep(it, Keep::Always)).excludes(&["--keep-on-failure"])
+        .group(RESULTS)
         .help("Keep the workspace: `brig task resume` and `fork` go on from it; not with --image"),
     row("--keep-on-failure", "", "", Switch(true), Free, |it, _| keep(it, Keep::OnFailure))
+        .group(RESULTS)
         .help("Keep the workspace unless the task succeeds"),
     row("--max-parallel", "NUMBER", "", Count, Free, |it, v| v.some(&mut it.max_parallel, checked))
         .help("Begin only when fewer tasks of the store run that were begun with this flag; first come, first served"),
@@ -207,14 +248,17 @@ pub(super) static ROWS: &[Setting] = &[
     row("--hold", "", "", Switch(true), Free, hold).excludes(&["command"])
         .help("No command: the sandbox stays for `brig task exec` until it is stopped, which is its success (outcome stopped). In the foreground it reports to a service manager (sd_notify)"),
     row("--events", "WHERE", "", Texts, Folder, |it, v| v.push(&mut it.events, Receiver::parse))
+        .group(RESULTS)
         .help("Send events elsewhere too: a path, unix:PATH, http://… or https://… (repeat for more)"),
     row("--stream-json", "", "stream_json", Switch(true), Free, |it, v| v.switch(&mut it.stream_json))
+        .group(RESULTS)
         .help("Lines of the output that are JSON objects are events of the agent's progress"),
     row("--detach", "", "", Switch(true), Free, of_command_line).short('d').excludes(&["--explain"])
         .help("Run in the background: print the task's id and return. `brig task attach`, `wait`, `stop` go on from there"),
     row("--interactive", "", "", Switch(true), Free, of_command_line).short('i').needs("--detach")
         .help("With --detach: keep the command's input open for `brig task attach`"),
     row("--json", "", "", Switch(true), Free, of_command_line)
+        .group(RESULTS)
         .help("Print the receipt as JSON on standard output, or {\"error\":…} if nothing was started; the command's own output goes to standard error"),
     row("--explain", "", "", Switch(true), Free, of_command_line)
         .help("Print what would be in force and run nothing"),
