@@ -112,6 +112,9 @@ fn apt_get_installs_a_package_through_the_gateway_and_its_script_makes_an_accoun
     assert_eq!(receipt["root_inside"], json!(true), "{receipt:#?}");
     assert_eq!(receipt["image"]["uid"], json!(0), "{receipt:#?}");
     assert!(world.heard().contains("/hello.deb"), "{}", world.heard());
+    if !is_root() {
+        return; // all files of an image belong to an ordinary user, also those of root
+    }
     // Without it nothing of this works, and the receipt has no such line.
     let task = world.bare(&lab).args(reach).args(["--pull", "never", "--image", "debian:1", "--user", "daemon"]);
     let run = task.sh("apt-get update; useradd x || echo refused");
