@@ -65,6 +65,9 @@ pub struct Executed {
     pub(crate) hiding: Option<Hiding>,
 }
 
+/// The longest time between the lock of a task and its socket.
+const A_MOMENT: Duration = Duration::from_secs(1);
+
 impl Store {
     /// Connects to a running task.
     pub fn reach(&self, id: &str) -> Result<Live> {
@@ -81,7 +84,16 @@ impl Store {
             }
         }
         let directory = self.task(id);
-        let client = Client::connect(&directory).doing(step)?;
+        // A task is known a moment before its socket is there.
+        let end = Instant::now() + A_MOMENT;
+        let client = loop {
+            match Client::connect(&directory) {
+                Err(_) if Instant::now() < end && self.status(id)? == Status::Running => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                other => break other.doing(step)?,
+            }
+        };
         Ok(Live { client, directory, id: id.to_owned(), store: self.clone() })
     }
 
