@@ -20,7 +20,7 @@ pub(crate) use channel::{Channel, Packet};
 pub(crate) use copy::{copy_data, next_data};
 pub(crate) use lock::{Attempt, Lock};
 pub(crate) use memory::{new_memory, new_sealable_memory, read_memory, take_memory, write_memory};
-pub(crate) use patterns::Patterns;
+pub(crate) use patterns::{HiddenMatcher, Patterns};
 pub(crate) use pinned::Pinned;
 pub(crate) use slot::Slot;
 pub(crate) use tree::{Contents, bytes_on_disk, contents, empty_directory, remove_directory, remove_entry};

@@ -1,6 +1,6 @@
 //! Patterns of gitignore(5), as users give them.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, Step};
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use std::path::Path;
@@ -38,5 +38,62 @@ impl Patterns {
     /// Whether they match this path itself, relative to the top of the tree.
     pub(crate) fn matches(&self, path: &Path, is_directory: bool) -> bool {
         matches!(self.0.matched(path, is_directory), Match::Ignore(_))
+    }
+}
+
+/// The patterns of hidden files, in two lists. A path is hidden if one of the lists hides it: a `!` of one list has no
+/// effect on the other.
+#[derive(Debug)]
+pub(crate) struct HiddenMatcher([Patterns; 2]);
+
+impl HiddenMatcher {
+    /// Compiles the values of `--hide` and the lines of `.brigignore`. An invalid pattern is an error: skipped, it would
+    /// show what it was meant to hide.
+    pub(crate) fn new(flags: &[String], lines: &[String]) -> Result<HiddenMatcher> {
+        let list = |patterns: &[String]| {
+            Patterns::parse(patterns.iter().map(String::as_str)).map_err(|(pattern, cause)| {
+                let number = patterns.iter().position(|each| each == pattern).unwrap_or_default() + 1;
+                Error::new(Kind::Usage, format!("pattern {number} (`{}`): {cause}", pattern.escape_debug()))
+                    .hint("write it as in .gitignore: `.env`, `*.pem`, `/secrets/`")
+            })
+        };
+        let flags = list(flags).doing(|| "read the patterns of `--hide`")?;
+        let lines = list(lines).doing(|| "read the patterns of `.brigignore`")?;
+        Ok(HiddenMatcher([flags, lines]))
+    }
+
+    /// Whether a path, relative to the folder, is hidden by itself. A caller does not ask about paths below a hidden one.
+    pub(crate) fn hides(&self, path: &Path, is_directory: bool) -> bool {
+        self.0.iter().any(|list| list.matches(path, is_directory))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_hidden_by_either_list_and_shown_by_none_of_the_other() {
+        let text = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+        let flags = text(&["*.pem", "/only-top", "!kept.pem"]);
+        let lines = text(&["# comment", "", "secrets/", "!secret.pem", "a/**/b"]);
+        let matcher = HiddenMatcher::new(&flags, &lines).unwrap();
+        for (path, is_directory, expected) in [
+            ("x.pem", false, true),
+            ("deep/er/x.pem", false, true),
+            ("secret.pem", false, true),
+            ("kept.pem", false, false),
+            ("only-top", false, true),
+            ("deep/only-top", false, false),
+            ("secrets", true, true),
+            ("secrets", false, false),
+            ("deep/secrets", true, true),
+            ("a/x/y/b", false, true),
+            ("other", false, false),
+        ] {
+            assert_eq!(matcher.hides(Path::new(path), is_directory), expected, "{path} {is_directory}");
+        }
+        let error = HiddenMatcher::new(&[], &text(&["ok", "[z-a]"])).unwrap_err();
+        assert!(error.to_string().contains("`.brigignore`: pattern 2 (`[z-a]`)"), "{error}");
     }
 }

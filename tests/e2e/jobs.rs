@@ -117,7 +117,7 @@ fn a_process_runs_as_another_user_of_the_sandbox() {
     assert_eq!(exec(&lab, &id, &["--user", &name], "id -un").succeeded().stdout.trim(), name);
     let file = exec(&lab, &id, &["--user", "0:0"], "echo x > /usr/x; unshare -r true; id -u");
     assert!(file.stdout == "0\n" && file.stderr.contains("denied") || file.stderr.contains("Read-only"), "{file:#?}");
-    exec(&lab, &id, &["--user", "nobody-here"], "true").refused(125, &["unable to find user nobody-here"]);
+    exec(&lab, &id, &["--user", "missing-user"], "true").refused(125, &["unable to find user missing-user"]);
     exec(&lab, &id, &["--user", "65536"], "true").refused(125, &["beyond the 65536 ids"]);
     exec(&lab, &id, &["--user", "5:65536"], "true").refused(125, &["beyond the 65536 ids"]);
     exec(&lab, &id, &["--user", "4294967296"], "true").refused(125, &["find the user `4294967296`"]);

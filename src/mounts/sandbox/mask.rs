@@ -8,8 +8,8 @@
 //! file that the host makes later is not in it.
 
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::files::{Bounds, DIRECTORY, Stop, Walk, WalkStep, empty_directory};
-use crate::spec::hidden::{HiddenFiles, HiddenMatcher};
+use crate::files::{Bounds, DIRECTORY, HiddenMatcher, Stop, Walk, WalkStep, empty_directory};
+use crate::spec::hidden::HiddenFiles;
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid, chmodat, chownat, fstat,
     mkdirat, mknodat, openat, openat2, statat, utimensat,
@@ -29,7 +29,7 @@ pub(super) fn make(tree: BorrowedFd<'_>, hidden: &HiddenFiles, mask: BorrowedFd<
     let step = || "hide files of the folder";
     let open = |at: BorrowedFd<'_>| openat(at, ".", DIRECTORY, Mode::empty()).failing(Kind::Mount, step);
     empty_directory(open(mask)?).map_err(std::io::Error::from).failing(Kind::Mount, step)?;
-    let matcher = hidden.compile()?;
+    let matcher = HiddenMatcher::new(&hidden.flags, &hidden.lines)?;
     let paths = find(|| open(tree), &matcher).doing(step)?;
     let mut folders: BTreeMap<&[u8], Stat> = BTreeMap::new();
     for path in &paths {
@@ -54,28 +54,28 @@ fn name(path: &[u8]) -> &Path {
 }
 
 /// A directory of the walk.
-struct Place {
+struct Level {
     path: Vec<u8>,
     is_hidden: bool,
 }
 
 fn walk(
     top: OwnedFd,
-    mut visit: impl FnMut(&Walk<1, Place>, FileType, &[u8], bool) -> std::result::Result<Option<bool>, Errno>,
+    mut visit: impl FnMut(&Walk<1, Level>, FileType, &[u8], bool) -> std::result::Result<Option<bool>, Errno>,
 ) -> Result<()> {
     let failed = |stop: Stop| Error::os(Kind::Mount, std::io::Error::from(stop));
-    let mut walk = Walk::through(top, Bounds::NONE, Place { path: Vec::new(), is_hidden: false }).map_err(failed)?;
+    let mut walk = Walk::through(top, Bounds::NONE, Level { path: Vec::new(), is_hidden: false }).map_err(failed)?;
     while let Some(next) = walk.next().map_err(failed)? {
         let WalkStep::Entry(kind) = next else { continue };
-        let Some(place) = walk.state() else { continue };
-        let mut path = place.path.clone();
+        let Some(level) = walk.state() else { continue };
+        let mut path = level.path.clone();
         if !path.is_empty() {
             path.push(b'/');
         }
         path.extend_from_slice(walk.name().to_bytes());
-        let enters = visit(&walk, kind, &path, place.is_hidden).map_err(|errno| failed(Stop::System(errno)))?;
+        let enters = visit(&walk, kind, &path, level.is_hidden).map_err(|errno| failed(Stop::System(errno)))?;
         let Some(is_hidden) = enters.filter(|_| kind == FileType::Directory) else { continue };
-        match walk.descend(Place { path, is_hidden }) {
+        match walk.descend(Level { path, is_hidden }) {
             // overlayfs reads the folder with this process's rights: what is closed here is closed there.
             Ok(()) | Err(Stop::System(Errno::ACCESS | Errno::NOENT)) => {}
             Err(stop) => return Err(failed(stop)),
@@ -88,7 +88,7 @@ fn walk(
 fn find(open: impl Fn() -> Result<OwnedFd>, matcher: &HiddenMatcher) -> Result<Vec<Vec<u8>>> {
     let mut found: Vec<Vec<u8>> = Vec::new();
     let mut linked = HashSet::new();
-    let status = |walk: &Walk<1, Place>| statat(walk.side(0)?, walk.name(), AtFlags::SYMLINK_NOFOLLOW);
+    let status = |walk: &Walk<1, Level>| statat(walk.side(0)?, walk.name(), AtFlags::SYMLINK_NOFOLLOW);
     let inode = |status: &Stat| (status.st_dev, status.st_ino);
     walk(open()?, |walk, kind, path, is_below| {
         let is_hidden = is_below || matcher.hides(name(path), kind == FileType::Directory);

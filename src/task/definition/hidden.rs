@@ -3,8 +3,8 @@
 
 use super::{Definition, WorkspaceSource};
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::files::{Bounds, DIRECTORY, Names, Walk, WalkStep};
-use crate::sandbox::{Backend, HiddenMatcher, Options, also_shows};
+use crate::files::{Bounds, DIRECTORY, HiddenMatcher, Names, Walk, WalkStep};
+use crate::sandbox::{Backend, Options, also_shows};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -88,7 +88,7 @@ pub(crate) fn complete(definition: &Definition, options: &mut Options) -> Result
     if options.hidden.is_empty() {
         return Ok(());
     }
-    options.hidden.compile()?;
+    HiddenMatcher::new(&options.hidden.flags, &options.hidden.lines)?;
     if options.backend == Backend::Local {
         return Err(Error::new(Kind::Backend, "the backend `local` has no way to hide files")
             .hint("leave --hide out, or use the backend native"));
@@ -126,7 +126,7 @@ pub(crate) fn note(definition: &Definition, options: &Options) -> Option<String>
     let WorkspaceSource::Directory(path) = &definition.workspace else { return None };
     let flags = DIRECTORY.difference(OFlags::NOFOLLOW);
     let folder = openat(CWD, options.pinned.path(path), flags, Mode::empty()).ok()?;
-    let found = shown_credentials(folder, &options.hidden.compile().ok()?);
+    let found = shown_credentials(folder, &HiddenMatcher::new(&options.hidden.flags, &options.hidden.lines).ok()?);
     let names: Vec<_> =
         found.iter().take(NAMED).map(|path| format!("`{}`", path.display().to_string().escape_debug())).collect();
     let more = match found.len().saturating_sub(NAMED) {

@@ -8,7 +8,8 @@ use super::ValueKind::{
 use super::values::{Variable, degradable, given_variable, resolver, size};
 use super::{Given, Setter, Setting, ValueKind, checked, owned, time};
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::{HiddenFiles, LimitName, Mount, MountMode, Rule};
+use crate::files::HiddenMatcher;
+use crate::sandbox::{LimitName, Mount, MountMode, Rule};
 use crate::task::definition::image::ImageWish;
 use crate::task::definition::receiver::Receiver;
 use crate::task::definition::{Definition, Keep, WorkspaceSource};
@@ -309,7 +310,7 @@ fn set_repository(it: &mut Definition, v: &Given<'_>) -> Result<()> {
 
 fn add_hidden(it: &mut Definition, v: &Given<'_>) -> Result<()> {
     let pattern = v.text()?.to_owned();
-    HiddenFiles { flags: vec![pattern.clone()], ..HiddenFiles::default() }.compile()?;
+    HiddenMatcher::new(std::slice::from_ref(&pattern), &[])?;
     it.sandbox.hidden.flags.push(pattern);
     Ok(())
 }

@@ -5,6 +5,7 @@
 
 use super::request::Request;
 use crate::error::{Error, Result};
+use crate::files::HiddenMatcher;
 use crate::sandbox::{self, Options, Report, Workspace};
 use crate::task::definition::{Keep, WorkspaceSource};
 use crate::task::ended::keep;
@@ -111,7 +112,7 @@ impl<'run> Collector<'run> {
         let tree = self.base.as_ref().map(|base| self.request.pinned.path(base));
         let result = definition.result.path.as_str();
         let hidden = &self.request.options.hidden;
-        let patterns = (!hidden.is_empty()).then(|| hidden.compile()).transpose()?;
+        let patterns = (!hidden.is_empty()).then(|| HiddenMatcher::new(&hidden.flags, &hidden.lines)).transpose()?;
         let mask = handback::mask(scratch);
         let hidden = patterns.as_ref().map(|patterns| HiddenNames { patterns, mask: mask.as_ref().map(AsFd::as_fd) });
         let names = (into.as_path(), result, hidden);

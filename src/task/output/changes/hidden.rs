@@ -4,7 +4,7 @@ use super::overlay::Form;
 use super::path::TreePath;
 use super::record::Changes;
 use super::tree;
-use crate::sandbox::HiddenMatcher;
+use crate::files::HiddenMatcher;
 use rustix::fs::{AtFlags, FileType, Stat, statat};
 use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
