@@ -36,12 +36,16 @@ pub(super) fn fence_outside(name: &str, device: u32, address: Ipv4Addr, fence: &
         .hint(|| "load the modules nf_tables, nft_masq, nft_ct, nft_connlimit and nft_reject_inet, or use --network egress")
 }
 
+/// The packets of neighbour discovery.
+pub(super) fn neighbours() -> Vec<Condition> {
+    vec![Condition::Six, Condition::Protocol(ICMPV6), Condition::Types(NEIGHBOURS.0, NEIGHBOURS.1)]
+}
+
 fn inside(fence: &Fence) -> Vec<Chain> {
-    let neighbours = vec![Condition::Six, Condition::Protocol(ICMPV6), Condition::Types(NEIGHBOURS.0, NEIGHBOURS.1)];
     let mut rules = vec![
         (vec![Condition::To(LOOPBACK)], Action::Accept),
         (vec![Condition::Known], Action::Accept),
-        (neighbours, Action::Accept),
+        (neighbours(), Action::Accept),
     ];
     rules.extend(bounded(&[]));
     rules.extend(decided(&[], fence));

@@ -6,6 +6,7 @@
 //! Not here: the network namespaces (`ns`), the egress policy (`egress`).
 
 mod device;
+mod engine;
 mod fence;
 mod netlink;
 mod sockets;
@@ -13,6 +14,7 @@ mod tables;
 mod veth;
 
 pub(crate) use device::move_devices;
+pub(crate) use engine::EngineNetwork;
 pub(crate) use fence::fence_inside;
 pub(crate) use netlink::Route;
 pub(crate) use sockets::serve;

@@ -81,18 +81,28 @@ pub(super) struct Table(#[expect(dead_code, reason = "it is held, not used")] Ow
 
 /// Makes a table in the current network namespace. An owned one ends with the socket, any other with its namespace.
 pub(super) fn make(name: &str, owned: bool, chains: &[Chain]) -> Result<Table, Errno> {
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))?;
+    let socket = connect()?;
+    make_with(&socket, name, owned, chains).map(|()| Table(socket))
+}
+
+/// Opens a connection to nf_tables of the current network namespace.
+pub(super) fn connect() -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))
+}
+
+/// Makes a table in the network namespace of a connection.
+pub(super) fn make_with(socket: &OwnedFd, name: &str, owned: bool, chains: &[Chain]) -> Result<(), Errno> {
     let (batch, last) = batch(name, owned, chains);
-    send(&socket, &batch, SendFlags::empty())?;
+    send(socket, &batch, SendFlags::empty())?;
     let mut buffer = vec![0_u8; 32 << 10];
     loop {
-        let (length, _) = recv(&socket, &mut buffer[..], RecvFlags::empty())?;
+        let (length, _) = recv(socket, &mut buffer[..], RecvFlags::empty())?;
         let mut rest = &buffer[..length];
         while let Some((_, body, after)) = split(rest) {
             outcome(body)?;
             let number = rest.get(8..).and_then(|bytes| Some(u32::from_ne_bytes(*bytes.first_chunk()?)));
             if number == Some(last) {
-                return Ok(Table(socket));
+                return Ok(());
             }
             rest = after;
         }

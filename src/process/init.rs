@@ -87,6 +87,10 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     match plan.uplink {
         Some(Uplink::Veth(inside)) => net::bring_up(&inside)?,
         Some(Uplink::Fenced(fence)) => net::fence_inside(&fence)?,
+        Some(Uplink::Engines) => {
+            let network = net::EngineNetwork::open()?;
+            network.descriptors().into_iter().try_for_each(|each| parent.hand(Tag::Network, each))?;
+        }
         None => {}
     }
     // Before the image is visible; the weakened build does it late, as deceived runtimes did (CVE-2025-52881).

@@ -28,6 +28,8 @@ pub(crate) enum Message {
     Scratch(OwnedFd),
     /// The directory of the secrets, writable.
     Secrets(OwnedFd),
+    /// A connection to tables of the container's network: first to its routes, then to nf_tables.
+    Network(OwnedFd),
     /// The master of the container's terminal.
     Console(OwnedFd),
     /// The root is built and not yet entered: the parent runs its hooks and answers.
@@ -171,6 +173,7 @@ pub(crate) enum Tag {
     Born = b'B',
     Scratch = b'S',
     Secrets = b'K',
+    Network = b'T',
     Console = b'C',
     Hooks = b'H',
     Limits = b'U',
@@ -192,6 +195,7 @@ fn parse(bytes: &[u8], descriptor: Option<OwnedFd>) -> Result<Message> {
         (tag, Some(descriptor)) if tag == Tag::Secrets as u8 => Ok(Message::Secrets(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Group as u8 => Ok(Message::Group(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Refusals as u8 => Ok(Message::Refusals(descriptor)),
+        (tag, Some(descriptor)) if tag == Tag::Network as u8 => Ok(Message::Network(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Console as u8 => Ok(Message::Console(descriptor)),
         (tag, None) if tag == Tag::Hooks as u8 => Ok(Message::Hooks),
         (tag, None) if tag == Tag::Limits as u8 => Ok(Message::Limits),

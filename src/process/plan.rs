@@ -68,6 +68,8 @@ pub(crate) enum Uplink {
     Veth(net::Inside),
     /// Rules around a network that another program makes.
     Fenced(Fence),
+    /// A network that an engine makes and the parent closes: it gets connections to the tables inside.
+    Engines,
 }
 
 /// How init gets into its v1 cgroups.

@@ -6,10 +6,12 @@
 //! Not here: enforcement (`container`), and the meaning of the network's rules (`egress`).
 
 use super::config::Config;
-use super::config::check::has;
+use super::config::check::{has, has_separate_network};
 use super::config::linux::NamespaceKind;
+use super::config::process::{Capabilities, Process};
 use super::landlock::{ANNOTATION as LANDLOCK, Landlock};
 use crate::error::{Error, Kind, Result};
+use crate::sys::weaken;
 use std::collections::BTreeMap;
 use std::path::{Component, PathBuf};
 
@@ -23,11 +25,13 @@ pub(crate) const DISK: &str = "dev.brig.disk";
 pub(crate) const DISK_INODES: &str = "dev.brig.disk.inodes";
 /// Hosts that the container may reach, separated by commas or spaces.
 pub(crate) const EGRESS: &str = "dev.brig.egress.allow";
+/// Whether containers of the same network are reached, `true` or `false`.
+pub(crate) const PEERS: &str = "dev.brig.egress.peers";
 /// The host directory for the receipt.
 pub(crate) const RECEIPT: &str = "dev.brig.receipt";
 
 /// Every key.
-const KEYS: [&str; 6] = [LANDLOCK, SECCOMP, DISK, DISK_INODES, EGRESS, RECEIPT];
+const KEYS: [&str; 7] = [LANDLOCK, SECCOMP, DISK, DISK_INODES, EGRESS, PEERS, RECEIPT];
 
 /// The default limit of files, directories and links: that of a task.
 const INODES: u64 = 1_000_000;
@@ -47,6 +51,8 @@ pub(crate) struct Protections {
     pub disk: Option<DiskCap>,
     /// Rules of hosts, each in the form of `--allow`; an empty list allows none. `None` leaves the network unchanged.
     pub egress: Option<Vec<String>>,
+    /// Whether containers of the same network and this one reach each other.
+    pub peers: bool,
     /// The directory for the receipt, `<directory>/<id>.json`.
     pub receipt: Option<PathBuf>,
 }
@@ -82,11 +88,21 @@ impl Protections {
             }
             None => None,
         };
+        let peers = match get(PEERS) {
+            None | Some("false") => false,
+            Some("true") if get(EGRESS).is_some() => true,
+            Some("true") => {
+                let words = format!("`{PEERS}` is set without `{EGRESS}`: set that too; an empty value allows no host");
+                return Err(Error::new(Kind::Spec, words));
+            }
+            Some(other) => return Err(wrong(PEERS, other, "write true or false")),
+        };
         Ok(Protections {
             landlock: get(LANDLOCK).map(Landlock::parse).transpose()?,
             agent_filter,
             disk,
             egress: get(EGRESS).map(rules),
+            peers,
             receipt: get(RECEIPT).map(directory).transpose()?,
         })
     }
@@ -96,22 +112,43 @@ impl Protections {
         self.egress.is_some() || self.receipt.is_some()
     }
 
+    /// Takes CAP_NET_RAW from a process whose network the gateway serves: a packet socket passes every fence.
+    pub(crate) fn restrict(&self, process: &mut Process) {
+        let Some(sets) =
+            process.capabilities.as_mut().filter(|_| self.egress.is_some() && !weaken::is_off("egress-raw"))
+        else {
+            return;
+        };
+        let Capabilities { bounding, effective, inheritable, permitted, ambient } = sets;
+        for set in [bounding, effective, permitted, ambient].into_iter().chain(inheritable) {
+            set.retain(|name| name != "CAP_NET_RAW");
+        }
+    }
+
+    /// Refuses a process, the first or one of `exec`, whose capabilities make a protection useless.
+    pub(crate) fn check_process(&self, process: &Process, config: &Config) -> Result<()> {
+        let held = [(SECCOMP, self.agent_filter), (DISK, self.disk.is_some()), (EGRESS, self.egress.is_some())];
+        let is_root_of_host = !has(config, NamespaceKind::User) && has_capability(process, "CAP_SYS_ADMIN");
+        if let Some((key, _)) = held.into_iter().find(|(_, is_set)| *is_set && is_root_of_host) {
+            let words = format!(
+                "`{key}` cannot hold a container with CAP_SYS_ADMIN over the host (--privileged): leave one of the two out"
+            );
+            return Err(Error::new(Kind::Spec, words));
+        }
+        if self.egress.is_some() && has_capability(process, "CAP_NET_ADMIN") {
+            let words = format!(
+                "`{EGRESS}` cannot hold a process that may change its network (--cap-add NET_ADMIN): leave one of the two out"
+            );
+            return Err(Error::new(Kind::Spec, words));
+        }
+        Ok(())
+    }
+
     /// Refuses a protection that the rest of the configuration makes useless.
     pub(crate) fn check(&self, config: &Config) -> Result<()> {
-        let held = [(SECCOMP, self.agent_filter), (DISK, self.disk.is_some()), (EGRESS, self.egress.is_some())];
-        for (key, _) in held.into_iter().filter(|(_, is_set)| *is_set) {
-            if is_privileged(config) {
-                return Err(Error::new(
-                    Kind::Spec,
-                    format!(
-                        "`{key}` cannot hold a container with CAP_SYS_ADMIN over the host (--privileged): leave one of the two out"
-                    ),
-                ));
-            }
-        }
-        if self.egress.is_some() && !has(config, NamespaceKind::Network) {
-            let words =
-                format!("`{EGRESS}` is set, but the network is the host's: start the container with --network none");
+        config.process.iter().try_for_each(|process| self.check_process(process, config))?;
+        if self.egress.is_some() && !has_separate_network(config) {
+            let words = format!("`{EGRESS}` is set, but the network is the host's: leave --network host out");
             return Err(Error::new(Kind::Spec, words));
         }
         if self.disk.is_some() && config.linux.rootfs_propagation.ends_with("shared") {
@@ -129,15 +166,13 @@ impl Protections {
     }
 }
 
-/// Whether the process has CAP_SYS_ADMIN over the host: without a separate user namespace.
-fn is_privileged(config: &Config) -> bool {
-    let sets = config.process.as_ref().and_then(|process| process.capabilities.as_ref());
-    !has(config, NamespaceKind::User)
-        && sets.is_some_and(|sets| {
-            [&sets.bounding, &sets.effective, &sets.permitted, &sets.ambient]
-                .into_iter()
-                .any(|set| set.iter().any(|name| name == "CAP_SYS_ADMIN"))
-        })
+/// Whether a capability is in any set from which a process can have it.
+fn has_capability(process: &Process, wanted: &str) -> bool {
+    process.capabilities.as_ref().is_some_and(|sets| {
+        [&sets.bounding, &sets.effective, &sets.permitted, &sets.ambient]
+            .into_iter()
+            .any(|set| set.iter().any(|name| name == wanted))
+    })
 }
 
 fn wrong(key: &str, value: &str, hint: impl Into<String>) -> Error {
@@ -189,6 +224,7 @@ mod tests {
             agent_filter: true,
             disk: Some(DiskCap { bytes: 10 << 30, inodes: 5000 }),
             egress: Some(vec!["a.example:443".to_owned(), "*.b.example".to_owned()]),
+            peers: false,
             receipt: Some("/var/lib/receipts".into()),
         };
         assert_eq!(all.unwrap(), expected);
@@ -205,6 +241,8 @@ mod tests {
             (DISK, "much"),
             (DISK, "1K"),
             (DISK_INODES, "100"),
+            (PEERS, "yes"),
+            (PEERS, "true"),
             (RECEIPT, "receipts"),
             (RECEIPT, "/a/../b"),
             (LANDLOCK, "{}"),
@@ -232,6 +270,9 @@ mod tests {
             check(annotation, plain, None);
         }
         check((EGRESS, "a.example"), apart, None);
+        let network = r#"{"process": {"capabilities": {"bounding": ["CAP_NET_ADMIN"]}}, "linux": {"namespaces": [{"type": "network"}]}}"#;
+        check((EGRESS, "a.example"), network, Some("NET_ADMIN"));
+        check((DISK, "1G"), &network.replace(r#""network"}"#, r#""mount"}"#), None);
         check((EGRESS, "a.example"), "{}", Some("the network is the host's"));
         check((DISK, "1G"), "{}", Some("no mount namespace"));
         check((RECEIPT, "/r"), privileged, None);

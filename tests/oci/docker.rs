@@ -7,6 +7,9 @@ use crate::support::{Done, Lab, busybox, finish, skip};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+/// The argument of a daemon that makes networks, in a separate network namespace.
+pub(crate) const BRIDGED: &str = "--bip=172.28.0.1/24";
+
 /// A daemon.
 pub(crate) struct Docker {
     pub(crate) lab: Lab,
@@ -30,7 +33,7 @@ impl Docker {
         Docker::make(arguments, "{}")
     }
 
-    fn make(arguments: &str, config: &str) -> Option<Docker> {
+    pub(crate) fn make(arguments: &str, config: &str) -> Option<Docker> {
         let lab = Lab::new()?;
         if !["/usr/sbin/dockerd", "/usr/bin/dockerd"].iter().any(|path| Path::new(path).exists()) || busybox().is_none()
         {
@@ -79,6 +82,11 @@ impl Docker {
         let _ = std::fs::remove_file(file);
     }
 
+    /// The daemon's pid.
+    pub(crate) fn pid(&self) -> String {
+        self.daemon.id().to_string()
+    }
+
     /// Starts it again.
     pub(crate) fn start_again(&mut self) {
         self.daemon = spawn(&self.lab, &self.arguments);
@@ -106,14 +114,32 @@ fn spawn(lab: &Lab, arguments: &str) -> Child {
     let remapped = arguments.contains("remapped");
     let has_no_runtime = std::fs::read_to_string(at("daemon.json")).unwrap() == "{}";
     let cover = "for file in subuid subgid passwd group; do [ -e /etc/$file ] && mount --bind $file /etc/$file; done; exec dockerd \"$@\"";
-    let mut command = Command::new(if remapped { "unshare" } else { "/bin/sh" });
+    // A daemon with networks has a separate network namespace: no device and no rule of the host changes.
+    let bridged = arguments == BRIDGED;
+    let bridge = "ip link set lo up; exec dockerd \"$@\"";
+    let mut command = Command::new(if remapped || bridged { "unshare" } else { "/bin/sh" });
     if arguments.contains("--experimental") {
         command.env("PATH", crate::checkpoint::search_path().unwrap()); // for `docker checkpoint`
     }
     command
-        .args(if remapped { &["-m", "/bin/sh"][..] } else { &[] })
-        .args(["-c", if remapped { cover } else { "exec dockerd \"$@\"" }, "sh"])
+        .args(match (remapped, bridged) {
+            (true, _) => &["-m", "/bin/sh"][..],
+            (_, true) => &["-n", "/bin/sh"],
+            _ => &[],
+        })
+        .args([
+            "-c",
+            if remapped {
+                cover
+            } else if bridged {
+                bridge
+            } else {
+                "exec dockerd \"$@\""
+            },
+            "sh",
+        ])
         .args(arguments.split_whitespace())
+        .args(if bridged { &[][..] } else { &["--bridge=none", "--iptables=false"] })
         .current_dir(lab.path())
         .args([
             "--config-file",
@@ -123,7 +149,7 @@ fn spawn(lab: &Lab, arguments: &str) -> Child {
             "--data-root",
             &at("data"),
         ])
-        .args(["--exec-root", &at("exec"), "--pidfile", &at("dockerd.pid"), "--bridge=none", "--iptables=false"])
+        .args(["--exec-root", &at("exec"), "--pidfile", &at("dockerd.pid")])
         .args(["--ip6tables=false", "--default-runtime=brig"])
         .args(has_no_runtime.then(|| format!("--add-runtime=brig={}", env!("CARGO_BIN_EXE_brig"))))
         .stdin(Stdio::null())

@@ -23,6 +23,7 @@ mod differential;
 mod docker;
 mod document;
 mod each_call;
+mod engine_networks;
 mod engines;
 mod entrants;
 mod fields;

@@ -59,6 +59,11 @@ impl Podman {
         finish(command.current_dir(self.lab.path()).stdin(Stdio::null()))
     }
 
+    /// A path of its directory.
+    pub(crate) fn path(&self) -> &Path {
+        self.lab.path()
+    }
+
     /// Runs each line by brig and by runc, and searches its output for words; all differences fail together.
     fn compare(&self, lines: &[(&str, &str)]) {
         let mut wrong = Vec::new();

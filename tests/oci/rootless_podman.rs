@@ -114,3 +114,20 @@ fn an_ordinary_users_podman_gets_from_brig_what_it_gets_from_runc() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
+
+#[test]
+fn egress_rules_close_the_network_of_slirp4netns() {
+    let Some(podman) = Podman::new() else { return };
+    let port = crate::protections::server();
+    let get = |at: &str| format!("timeout 3 wget -q -O - http://{at}:{port}/ 2> /dev/null || echo refused");
+    let run = |annotations: &str| {
+        let line = format!("{}; echo; {}", get("127.0.0.1"), get("10.0.2.2"));
+        let network = "--network slirp4netns:allow_host_loopback=true";
+        let done = podman.run(&format!("podman run --rm {network} {annotations} bb sh -c '{line}'"), "brig");
+        (done.out.split_whitespace().map(str::to_owned).collect::<Vec<_>>(), done.err)
+    };
+    let (out, err) = run(&format!("--annotation dev.brig.egress.allow=127.0.0.1:{port}"));
+    assert_eq!(out, ["served", "refused"], "{err}");
+    let (out, err) = run("");
+    assert_eq!(out, ["refused", "served"], "without the annotation: {err}");
+}

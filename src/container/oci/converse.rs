@@ -21,6 +21,8 @@ pub(super) struct Handed {
     pub console: Option<OwnedFd>,
     /// The root directory of the capped disk.
     pub scratch: Option<OwnedFd>,
+    /// Connections to the container's network, see [`Message::Network`].
+    pub network: Vec<OwnedFd>,
 }
 
 /// The data for the answers to a process of a container.
@@ -60,6 +62,7 @@ impl Answers<'_> {
                     None => handed.console = Some(master),
                 },
                 Some(Message::Scratch(root)) => handed.scratch = Some(root),
+                Some(Message::Network(connection)) => handed.network.push(connection),
                 Some(Message::Listener(number)) => {
                     let listener = pidfd_getfd(spawned.pidfd(), number, PidfdGetfdFlags::empty())
                         .failing(Kind::Seccomp, || "fetch the filter's listener")?;

@@ -12,7 +12,9 @@ use crate::container::tree::Stat;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
 use crate::mounts::{self, bundle::Entry};
-use crate::process::{self, BuildHooks, Command, First, Gate, OomScore, Plan, Spawned, Stdio, Vectors, attributes};
+use crate::process::{
+    self, BuildHooks, Command, First, Gate, OomScore, Plan, Spawned, Stdio, Uplink, Vectors, attributes,
+};
 use crate::resctrl;
 use crate::spec::config::linux::NamespaceKind;
 use crate::spec::config::{Config, check};
@@ -94,10 +96,11 @@ impl Containers {
         process::require_one_thread()?;
         let path = bundle::config_path(wish);
         let bytes = bundle::read(&path)?;
-        let (config, bytes) = bundle::annotate(bundle::parse(&path, &bytes)?, bytes, &wish.annotations)?;
+        let (mut config, bytes) = bundle::annotate(bundle::parse(&path, &bytes)?, bytes, &wish.annotations)?;
         check::check(&config)?;
         let protections = Protections::parse(&config.annotations)?;
         protections.check(&config)?;
+        config.process.iter_mut().for_each(|process| protections.restrict(process));
         let process = config.process.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`process` is missing"))?;
         creation::check_terminal(process.terminal, wish.detached, wish.console_socket.as_deref())?;
         creation::check_preserved(wish.preserve_fds)?;
@@ -173,8 +176,8 @@ impl Containers {
             domainname: (!config.domainname.is_empty()).then(|| config.domainname.clone()),
             new_keyring: !wish.no_new_keyring,
             oom_score: process.oom_score_adj.map_or(OomScore::Inherited, OomScore::Adjusted),
+            uplink: guard.inside.is_some().then_some(Uplink::Engines),
             inside: guard.inside.take(),
-            uplink: None,
             sysctls: prepare::sysctls(&config),
             root: mounts::Root::Bundle(bundle),
             hooks: BuildHooks {
@@ -232,6 +235,7 @@ impl Containers {
         let handed = ready(&answers, spawned).map_err(|error| unable(explain(error, undo.cgroup.as_ref())))?;
         record.pid = spawned.pid;
         record.pid_started = Stat::of(record.pid).map(|stat| stat.started).unwrap_or_default();
+        guard.close_network(handed.network, protections.peers)?;
         record.monitor = guard.watch(protections, &record.id, spawned, record.cgroup.clone(), handed.scratch)?;
         undo.place.write(&record)?;
         if let Some(path) = &wish.pidfd_socket {

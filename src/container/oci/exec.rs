@@ -95,8 +95,11 @@ impl Containers {
             Status::Stopped | Status::Creating => return Err(refuse("cannot exec in a stopped container")),
         }
         let config = record::config(&path)?;
-        let process = process(&config, wish)?;
+        let mut process = process(&config, wish)?;
         check_process(&process)?;
+        let protections = Protections::parse(&config.annotations)?;
+        protections.check_process(&process, &config)?;
+        protections.restrict(&mut process);
         check_preserved(wish.preserve_fds)?;
         check_terminal(process.terminal, wish.detached, wish.console_socket.as_deref())?;
         let init = signal::hold(&record)?.ok_or_else(|| refuse("cannot exec in a stopped container"))?;
@@ -111,7 +114,7 @@ impl Containers {
         let (identity, unknown) = prepare::identity(&process);
         let mut warnings = prepare::capability_warnings(&identity, unknown);
         warnings.extend(prepare::missing_privileges(&process, &identity.capabilities, &config));
-        let plan = plan(&config, (&process, identity), wish, init, &record, group.as_ref())?;
+        let plan = plan((&config, protections), (&process, identity), wish, init, &record, group.as_ref())?;
         let rlimits = plan.command.rlimits.clone();
         let mut notes: Vec<String> =
             plan.first_affinity.iter().map(|cpus| format!("nsexec: affinity: {}", mask(cpus))).collect();
@@ -281,7 +284,7 @@ fn process(config: &Config, wish: &Execution) -> Result<Process> {
 }
 
 fn plan(
-    config: &Config,
+    (config, protections): (&Config, Protections),
     (process, identity): (&Process, process::Identity),
     wish: &Execution,
     init: OwnedFd,
@@ -297,7 +300,6 @@ fn plan(
     // The processors of the cgroup, not the caller's: the container's own cgroup, or its creator's.
     let every = (affinity.is_none() && !record.keeps_affinity).then(attributes::every_cpu);
     attributes.affinity = affinity.map(|affinity| list(&affinity.last)).transpose()?.flatten().or(every);
-    let protections = Protections::parse(&config.annotations)?;
     let seccomp = prepare::filter(config, &protections)?;
     let directory = group.and_then(Cgroup::clone_into).map(|group| group.try_clone_to_owned()).transpose();
     Ok(Join {

@@ -13,6 +13,7 @@ use crate::mounts::bundle::options;
 use crate::mounts::bundle::{Backing, Cap, Mount};
 use crate::mounts::disk::maker::Maker;
 use crate::mounts::disk::{self, Size, Workshop};
+use crate::net::EngineNetwork;
 use crate::ns;
 use crate::process::{Inside, Spawned};
 use crate::spec::config::Config;
@@ -22,7 +23,6 @@ use crate::spec::network::GATEWAY;
 use crate::spec::protections::{DISK, EGRESS, Protections};
 use crate::sys::weaken;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::SystemTime;
 
 /// The directory for disks of containers: the default store of the machine's root.
@@ -30,9 +30,6 @@ const TEMPLATES: &str = "/var/lib/brig/templates";
 const LIVE: &str = "/var/lib/brig/live";
 /// The file below a container's directory with its DNS server.
 const RESOLVER: &str = "resolv.conf";
-/// Devices that the kernel makes in each new network namespace. None of them connects to the outside.
-const DEVICES_OF_THE_KERNEL: [&str; 10] =
-    ["lo", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0"];
 
 /// The parts of the protections between a container's plan and its start. The default protects nothing.
 #[derive(Default)]
@@ -105,6 +102,17 @@ impl Guard {
         Ok(())
     }
 
+    /// Closes the network that the engine has made by now. `connections` are those that init opened inside.
+    pub(super) fn close_network(&self, connections: Vec<OwnedFd>, peers: bool) -> Result<()> {
+        let Some((wish, _)) = self.gateway.as_ref().filter(|_| !weaken::is_off("egress-devices")) else {
+            return Ok(());
+        };
+        let [routes, tables] = <[OwnedFd; 2]>::try_from(connections)
+            .map_err(|_| Error::new(Kind::Lost, "init sent no connection to the container's network"))?;
+        let served = wish.policy.served(0).routes;
+        EngineNetwork::received(routes, tables).close(&served, peers).doing(|| format!("enforce `{EGRESS}`"))
+    }
+
     /// Starts the monitor of a ready container, if it needs one. `scratch` is the root directory of its capped disk.
     pub(super) fn watch(
         self,
@@ -114,9 +122,6 @@ impl Guard {
         cgroup: Option<crate::cgroup::Record>,
         scratch: Option<OwnedFd>,
     ) -> Result<Option<monitor::Process>> {
-        if self.gateway.is_some() && !weaken::is_off("egress-devices") {
-            check_devices(spawned.pid)?;
-        }
         if !protections.needs_monitor() {
             return Ok(None);
         }
@@ -132,43 +137,5 @@ impl Guard {
             scratch,
         };
         monitor.start().doing(|| "start the container's monitor").map(Some)
-    }
-}
-
-/// Refuses a network with a device by which packets could bypass the gateway.
-fn check_devices(pid: i32) -> Result<()> {
-    let path = format!("/proc/{pid}/net/dev");
-    let text = std::fs::read_to_string(Path::new(&path))
-        .map_err(|cause| Error::os(Kind::Network, cause).doing("list the container's network devices"))?;
-    match other_device(&text) {
-        Some(name) => {
-            let name = name.escape_debug();
-            let words =
-                format!("`{EGRESS}` needs a network without devices, and this one has `{name}`: use --network none");
-            Err(Error::new(Kind::Spec, words))
-        }
-        None => Ok(()),
-    }
-}
-
-/// The first device in the text of `/proc/PID/net/dev` that the kernel did not make by itself.
-fn other_device(text: &str) -> Option<&str> {
-    let names = text.lines().skip(2).filter_map(|line| line.split_once(':')).map(|(name, _)| name.trim());
-    names.into_iter().find(|name| !DEVICES_OF_THE_KERNEL.contains(name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn devices_beside_the_kernels_own_are_found() {
-        let text = |names: &[&str]| {
-            let lines = names.iter().map(|name| format!("{name}: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"));
-            format!("Inter-| Receive | Transmit\n face |bytes |bytes\n{}", lines.collect::<String>())
-        };
-        assert_eq!(other_device(&text(&["    lo", " sit0"])), None);
-        assert_eq!(other_device(&text(&["    lo", "  eth0"])), Some("eth0"));
-        assert_eq!(other_device(""), None);
     }
 }

@@ -59,6 +59,12 @@ pub(crate) fn has(config: &Config, kind: NamespaceKind) -> bool {
     config.linux.namespaces.iter().any(|each| each.kind == kind)
 }
 
+/// Whether the container's network namespace is another one than the caller's. Docker names its own for `--network host`.
+pub(crate) fn has_separate_network(config: &Config) -> bool {
+    let network = config.linux.namespaces.iter().find(|each| each.kind == NamespaceKind::Network);
+    network.is_some_and(|each| each.path.is_empty() || !is_our_own(&each.path, NamespaceKind::Network))
+}
+
 fn top(config: &Config, faults: &mut Vec<String>) {
     let major = config.oci_version.split('.').next().unwrap_or("");
     if major != "1" {
