@@ -3,6 +3,7 @@
 //! In: nothing. Out: [`Check`]s, each with its remedy and its section in `docs/host.md`. Changes nothing. It is on
 //! the top floor, beside `task`: it calls the same function as a start, so their answers agree.
 
+use crate::engine::{self, Engine};
 use crate::error::Error;
 use crate::host;
 pub use crate::host::{Check, State};
@@ -14,6 +15,7 @@ pub fn examine() -> Vec<Check> {
     let mut checks = vec![mode(), guarantee()];
     checks.extend(host::checks());
     checks.extend(groups());
+    checks.push(engines());
     checks
 }
 
@@ -70,6 +72,14 @@ fn groups() -> Vec<Check> {
         Check::bad("limits", State::Missing, found.join("; "), remedy)
     };
     vec![Check::good("cgroups", possible.groups), limits]
+}
+
+/// The engines that have brig as a runtime, with the file that registers it.
+fn engines() -> Check {
+    let registered = Engine::ALL.into_iter().filter_map(|each| Some((each, engine::registered(each)?)));
+    let found: Vec<_> = registered.map(|(each, found)| format!("{}: {}", each.word(), found.path.display())).collect();
+    let none = || "brig is a runtime of no engine; `brig engine setup` makes it one".to_owned();
+    Check::good("engines", if found.is_empty() { none() } else { found.join("; ") })
 }
 
 /// The remedies for limits that cannot be enforced, and the names of the optional ones.

@@ -35,6 +35,18 @@ pub(crate) fn abi() -> Option<u32> {
     if weaken::is_off("kernel-landlock") { None } else { crate::sys::probe::landlock_abi().ok() }
 }
 
+/// The number of domains around this process. It fills the kernel's limit of them (LANDLOCK_MAX_NUM_LAYERS), so this
+/// process can do nothing with files afterwards. Sets no_new_privs.
+pub(crate) fn layers() -> u32 {
+    const MOST: u32 = 16;
+    let nothing = Landlock { rules: Vec::new(), optional: false };
+    if abi().is_none() {
+        return 0;
+    }
+    let added = (0..MOST).take_while(|_| restrict(&nothing, true).is_ok()).count();
+    MOST.saturating_sub(added as u32)
+}
+
 /// Enforces the rules. Fails without Landlock in the kernel, unless the rules are optional. Needs no_new_privs, which it
 /// sets if `gains_nothing`, or CAP_SYS_ADMIN in the user namespace.
 pub(crate) fn restrict(rules: &Landlock, gains_nothing: bool) -> Result<Enforced> {

@@ -8,6 +8,7 @@ mod cgroup;
 pub mod container;
 pub mod doctor;
 mod egress;
+pub mod engine;
 pub mod error;
 mod files;
 mod hooks;

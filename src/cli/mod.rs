@@ -15,6 +15,7 @@ macro_rules! tell {
 
 mod console;
 mod doctor;
+mod engine;
 mod hints;
 mod image;
 #[cfg(test)]
@@ -53,6 +54,7 @@ enum Verb {
     Task(task::Arguments),
     Doctor(doctor::Arguments),
     Image(Box<image::Arguments>),
+    Engine(engine::Arguments),
 }
 
 /// Runs the verb that the command line names and returns its exit status.
@@ -89,6 +91,7 @@ pub fn main() -> ExitCode {
         Verb::Task(arguments) => task::main(arguments),
         Verb::Doctor(arguments) => doctor::main(arguments),
         Verb::Image(arguments) => image::run(&arguments),
+        Verb::Engine(arguments) => engine::main(arguments),
     };
     ended(done, json)
 }

@@ -54,5 +54,6 @@ pub(crate) use root::gather;
 pub use root::{Copied, LayeredRoot, Mounter};
 pub use save::save;
 pub use store::{Image, ImageRecord, Lease, Pruned, Removed, Store, default_path};
+pub(crate) use tar::write::one_file_archive;
 pub use unpack::from_store as unpack;
 pub use verify::{Finding, Repair, Verified};

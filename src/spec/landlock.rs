@@ -41,14 +41,23 @@ pub(crate) struct Landlock {
 }
 
 impl Landlock {
-    /// Parses the rules of the annotation. Unlike in the rest of a config.json, an unknown property is refused: it
+    /// The rules of a task with root inside: files by their modes, devices below /dev alone, and the scopes.
+    fn agent() -> Landlock {
+        let rule = |path: &str, access| Rule { path: path.into(), access };
+        Landlock { rules: vec![rule("/", Access::Write), rule("/dev", Access::Device)], optional: false }
+    }
+
+    /// Parses the rules of the annotation: `agent`, or JSON. Unlike in the rest of a config.json, an unknown property is refused: it
     /// could be meant to forbid.
     pub(crate) fn parse(text: &str) -> Result<Landlock> {
         let failed = |words: String| {
             Error::new(Kind::Spec, words).doing(format!("read the annotation `{ANNOTATION}`")).hint(
-                "write {\"rules\": [{\"path\": \"/usr\", \"access\": \"read-execute\"}]}; access is read-execute, write or device",
+                "write agent, or {\"rules\": [{\"path\": \"/usr\", \"access\": \"read-execute\"}]}; access is read-execute, write or device",
             )
         };
+        if text == "agent" {
+            return Ok(Landlock::agent());
+        }
         let rules: Landlock = serde_json::from_str(text).map_err(|cause| failed(cause.to_string()))?;
         for rule in &rules.rules {
             if !rule.path.is_absolute() || rule.path.components().any(|part| part == Component::ParentDir) {
@@ -68,6 +77,7 @@ mod tests {
         let rules = Landlock::parse(r#"{"rules": [{"path": "/usr", "access": "read-execute"}]}"#).unwrap();
         let expected = Rule { path: "/usr".into(), access: Access::ReadExecute };
         assert_eq!((rules.rules, rules.optional), (vec![expected], false));
+        assert_eq!(Landlock::parse("agent").unwrap().rules.len(), 2);
         for wrong in [
             "",
             "[]",

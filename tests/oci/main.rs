@@ -24,6 +24,7 @@ mod docker;
 mod document;
 mod each_call;
 mod engine_networks;
+mod engine_setup;
 mod engines;
 mod entrants;
 mod fields;

@@ -5,6 +5,29 @@ use super::header::BLOCK;
 use super::{Entry, EntryKind};
 use crate::error::{Result, Step};
 use std::io::Write;
+use std::path::Path;
+
+/// An archive with one executable file of root's, which has the bytes of `path`.
+pub(crate) fn one_file_archive(path: &Path, name: &str) -> Result<Vec<u8>> {
+    const LONGEST: u64 = 256 << 20;
+    let bytes = crate::files::read_bounded(path, LONGEST)?;
+    let mut writer = Writer::new(Vec::with_capacity(bytes.len() + 8 * BLOCK));
+    writer.entry(&Entry {
+        kind: EntryKind::File,
+        path: name.into(),
+        link: Vec::new(),
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+        mtime: (0, 0),
+        size: bytes.len() as u64,
+        sparse: None,
+        device: (0, 0),
+        xattrs: Vec::new(),
+    })?;
+    writer.data(&bytes)?;
+    writer.finish()
+}
 
 /// Writes entries to a stream.
 pub(crate) struct Writer<W: Write> {

@@ -1,0 +1,237 @@
+//! Engines with brig as their runtime: the files that register it, and a container that shows what is in force.
+//!
+//! In: an engine, the program's path, and annotations that every container gets (`spec::protections`). Out: [`Edit`]s of
+//! the engine's configuration, which are shown first and then applied. `remove` restores the file as it was.
+//! Not here: what an annotation does (`container`).
+
+mod check;
+mod configuration;
+mod daemon;
+mod probe;
+
+pub use check::{Finding, check};
+pub use probe::{Inside, probe};
+
+use crate::error::{Context, Error, Kind, Result};
+use crate::files::{self, Durability};
+use crate::sandbox::NetworkMode;
+use crate::spec::landlock::ANNOTATION as LANDLOCK;
+use crate::spec::protections::{DISK, DISK_INODES, EGRESS, Protections, RECEIPT, SECCOMP};
+use crate::task::Definition;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Larger than any configuration of an engine.
+const LONGEST: u64 = 1 << 20;
+/// The name under which engines know this program.
+pub(crate) const RUNTIME: &str = "brig";
+
+/// An engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Podman and Buildah.
+    Podman,
+    /// Docker.
+    Docker,
+    /// containerd, for Kubernetes by CRI.
+    Containerd,
+    /// CRI-O.
+    Crio,
+}
+
+impl Engine {
+    /// Every engine.
+    pub const ALL: [Engine; 4] = [Engine::Podman, Engine::Docker, Engine::Containerd, Engine::Crio];
+
+    /// The word of the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Engine::Podman => "podman",
+            Engine::Docker => "docker",
+            Engine::Containerd => "containerd",
+            Engine::Crio => "cri-o",
+        }
+    }
+
+    /// The engine's program, which shows that the engine is installed.
+    fn program(self) -> &'static str {
+        match self {
+            Engine::Podman => "podman",
+            Engine::Docker => "dockerd",
+            Engine::Containerd => "containerd",
+            Engine::Crio => "crio",
+        }
+    }
+}
+
+/// Annotations by key.
+pub type Annotations = BTreeMap<String, String>;
+
+/// What is to be registered.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The engine.
+    pub engine: Engine,
+    /// Whether the caller's own configuration changes, not the machine's.
+    pub for_user: bool,
+    /// The absolute path of the runtime's program.
+    pub program: PathBuf,
+    /// Annotations of every container.
+    pub annotations: Annotations,
+    /// Whether containers without a named runtime use brig.
+    pub is_default: bool,
+}
+
+/// A change of one file. `None` means that the file does not exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit {
+    /// The file.
+    pub path: PathBuf,
+    /// Its bytes now.
+    pub before: Option<Vec<u8>>,
+    /// Its bytes afterwards.
+    pub after: Option<Vec<u8>>,
+    /// Its mode, if it is made.
+    mode: u32,
+}
+
+/// The entry of brig in a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registered {
+    /// The file.
+    pub path: PathBuf,
+    /// The runtime's program.
+    pub program: PathBuf,
+    /// Annotations of every container.
+    pub annotations: Annotations,
+}
+
+/// The annotations for the limits and rules of a profile, and a folder for receipts. A profile switches on the agent's
+/// filter and Landlock.
+///
+/// # Errors
+/// The folder does not exist, or a value that an annotation cannot hold.
+pub fn annotations(profile: Option<&Definition>, receipts: Option<&Path>) -> Result<Annotations> {
+    let mut all = Annotations::new();
+    if let Some(definition) = profile {
+        all.insert(SECCOMP.into(), "agent".into());
+        all.insert(LANDLOCK.into(), "agent".into());
+        let limits = &definition.sandbox.limits;
+        if let Some(bytes) = limits.disk {
+            all.insert(DISK.into(), bytes.to_string());
+            all.insert(DISK_INODES.into(), limits.inodes.to_string());
+        }
+        let network = &definition.sandbox.network;
+        if network.mode == NetworkMode::Egress || !network.policy.allowed.is_empty() {
+            let rules: Vec<_> = network.policy.allowed.iter().map(ToString::to_string).collect();
+            all.insert(EGRESS.into(), rules.join(","));
+        }
+        if !definition.secrets.is_empty() {
+            return Err(Error::new(
+                Kind::Profile,
+                "the profile has secrets, and an engine's container gets none of brig",
+            )
+            .hint("give the engine a profile without [secrets]"));
+        }
+    }
+    if let Some(folder) = receipts {
+        let folder = std::fs::canonicalize(folder)
+            .failing(Kind::NotFound, || format!("find the folder for receipts `{}`", folder.display()))?;
+        all.insert(RECEIPT.into(), folder.to_string_lossy().into_owned());
+    }
+    Protections::parse(&all)?;
+    // Docker before 23 runs its runtime by an unquoted line of shell, and containerd's wrapper is a shell script.
+    if let Some((key, value)) = all.iter().find(|(_, value)| !value.chars().all(is_plain)) {
+        let words = format!("the value `{}` of `{key}` has a character that a shell reads", value.escape_debug());
+        return Err(Error::new(Kind::Usage, words).hint("use a path of letters, digits, `.`, `_`, `-` and `/`"));
+    }
+    Ok(all)
+}
+
+fn is_plain(character: char) -> bool {
+    character.is_ascii_alphanumeric() || "._-/:,*@[]".contains(character)
+}
+
+/// The edits that register brig.
+///
+/// # Errors
+/// The engine is not installed, its configuration does not parse, or it has no place for what is wanted.
+pub fn setup(setup: &Setup) -> Result<Vec<Edit>> {
+    if !is_installed(setup.engine) {
+        let words = format!("{} is not installed: `{}` is not in PATH", setup.engine.word(), setup.engine.program());
+        return Err(Error::new(Kind::NotFound, words).hint("install the engine first, or name another one"));
+    }
+    match setup.engine {
+        Engine::Docker => daemon::setup(setup),
+        _ => configuration::setup(setup),
+    }
+}
+
+/// The edits that undo [`setup`].
+///
+/// # Errors
+/// The engine's configuration does not mention brig, or not in the form that [`setup`] writes.
+pub fn remove(engine: Engine, for_user: bool) -> Result<Vec<Edit>> {
+    match engine {
+        Engine::Docker => daemon::remove(for_user),
+        _ => configuration::remove(engine, for_user),
+    }
+}
+
+/// The entry of brig in an engine's configuration; that of the machine if there are two.
+pub fn registered(engine: Engine) -> Option<Registered> {
+    let of = |for_user| match engine {
+        Engine::Docker => daemon::registered(for_user),
+        _ => configuration::registered(engine, for_user),
+    };
+    of(false).or_else(|| of(true))
+}
+
+/// Applies edits: all, or none after the first that fails.
+pub fn apply(edits: &[Edit]) -> Result<()> {
+    for (index, edit) in edits.iter().enumerate() {
+        let done = put(edit, edit.after.as_deref());
+        if done.is_err() {
+            // The first error counts; a file that cannot be restored is named by it.
+            for earlier in edits[..index].iter().rev() {
+                let _ = put(earlier, earlier.before.as_deref());
+            }
+            return done;
+        }
+    }
+    Ok(())
+}
+
+fn put(edit: &Edit, bytes: Option<&[u8]>) -> Result<()> {
+    match bytes {
+        Some(bytes) => {
+            let folder = edit.path.parent().unwrap_or(Path::new("/"));
+            files::create_directories(folder, 0o755)?;
+            files::replace(&edit.path, bytes, edit.mode, Durability::Synced)
+        }
+        None => std::fs::remove_file(&edit.path)
+            .map_err(|cause| files::failed(cause, format!("remove `{}`", edit.path.display()))),
+    }
+}
+
+/// The bytes of a file, or `None` if it does not exist.
+fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    match std::fs::symlink_metadata(path) {
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        _ => files::read_bounded(path, LONGEST).map(Some),
+    }
+}
+
+/// The folder of the caller's configurations.
+fn user_folder() -> Result<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute("XDG_CONFIG_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".config")))
+        .ok_or_else(|| Error::new(Kind::Usage, "neither HOME nor XDG_CONFIG_HOME is set").hint("set HOME"))
+}
+
+fn is_installed(engine: Engine) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
+    folders.any(|folder| folder.join(engine.program()).is_file())
+}
