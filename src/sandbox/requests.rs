@@ -23,6 +23,14 @@ impl Watch<'_> {
                     control.accept();
                 }
             }
+            Slot::CallerEnd => {
+                if let Some(control) = &mut self.control {
+                    control.forget_caller();
+                }
+                if let Err(error) = self.ask(self.wish(), state, seen) {
+                    seen.failure.get_or_insert(error);
+                }
+            }
             Slot::Client(index) => self.receive_from_client(index, state, seen),
             Slot::Start(index) => {
                 self.with(index, |client| {
@@ -116,6 +124,7 @@ impl Watch<'_> {
         seen: &mut Findings,
     ) -> Result<Option<Reply>> {
         match request {
+            Request::Version => return Ok(Some(Reply::version())),
             Request::Stop { grace, drain } => self.stop(grace, drain, state, seen)?,
             Request::Kill { signal } => self.pass_signal(signal, index, state, seen)?,
             Request::StopJob { job, grace } => {
@@ -147,6 +156,11 @@ impl Watch<'_> {
                 self.with(index, |client| client.is_attached = true);
                 return Ok(Some(reply));
             }
+            Request::Release => self
+                .control
+                .as_mut()
+                .ok_or_else(|| Error::new(Kind::Internal, "a request without a socket"))?
+                .release(index)?,
             Request::Exec(exec) => {
                 if state.paused.is_some() {
                     return Err(

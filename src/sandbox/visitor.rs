@@ -110,7 +110,11 @@ fn work() -> Result<()> {
     let mut out = std::io::stdout().lock();
     let said = |done: std::io::Result<u64>, path: &Path| done.map(|_| ()).failing(Kind::Store, || words("copy", path));
     match request {
-        FileRequest::Read(path) => said(std::io::copy(&mut open(&path)?, &mut out), &path),
+        FileRequest::Read(path) => {
+            let copied = std::io::copy(&mut open(&path)?, &mut out);
+            // Standard output keeps what follows the last newline, and this process ends without its destructor.
+            said(copied.and_then(|count| out.flush().map(|()| count)), &path)
+        }
         FileRequest::Write { path, mode } => {
             let mut options = File::options();
             options.write(true).create(true).truncate(true).mode(mode).custom_flags(libc::O_NONBLOCK);

@@ -17,7 +17,7 @@ pub(super) struct SettingFlags<const SET: u8>(pub(super) GivenFlags);
 
 /// All settings.
 pub(super) const ALL: u8 = 0;
-/// What a resumed task may have otherwise: limits, and how the remote of its push is reached.
+/// What a resumed task may have otherwise: limits, how the remote of its push is reached, and with which process it ends.
 pub(super) const RESUMED: u8 = 1;
 /// Where the commits of an ended task go.
 pub(super) const PUSHED: u8 = 2;
@@ -35,7 +35,10 @@ impl<const SET: u8> SettingFlags<SET> {
     fn settings() -> impl Iterator<Item = &'static Setting> {
         settings().iter().filter(|setting| match SET {
             ALL => !setting.flag.is_empty(),
-            RESUMED => matches!(setting.kind, ValueKind::Limit(_)) || REMOTE_FLAGS.contains(&setting.flag),
+            RESUMED => {
+                let is_of_caller = setting.flag == "--end-with";
+                is_of_caller || matches!(setting.kind, ValueKind::Limit(_)) || REMOTE_FLAGS.contains(&setting.flag)
+            }
             _ => REMOTE_FLAGS.contains(&setting.flag) || setting.flag.starts_with("--push-"),
         })
     }

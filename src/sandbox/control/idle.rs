@@ -2,7 +2,7 @@
 
 use super::super::signals::Signals;
 use super::wire::{ClientMessage, Reply, Request};
-use super::{Connected, Control};
+use super::{Caller, Connected, Control};
 use crate::error::{Context, Error, Kind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,6 +22,7 @@ pub(crate) fn idle(control: &mut Control, signals: &Signals, other: BorrowedFd<'
     let mut waits: Vec<_> = [other, signals.as_fd(), control.listener.as_fd()]
         .into_iter()
         .chain(control.clients.iter().map(|client| client.peer.as_fd()))
+        .chain(control.caller.iter().map(AsFd::as_fd))
         .map(|end| PollFd::from_borrowed_fd(end, PollFlags::IN))
         .collect();
     let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
@@ -31,7 +32,8 @@ pub(crate) fn idle(control: &mut Control, signals: &Signals, other: BorrowedFd<'
     }
     let ready: Vec<bool> = waits.iter().skip(3).map(|wait| !wait.revents().is_empty()).collect();
     drop(waits);
-    let mut found = if signals.wants_end() { Idle::Cancelled } else { Idle::Nothing };
+    let is_cancelled = signals.wants_end() || control.caller.as_ref().is_some_and(Caller::has_ended);
+    let mut found = if is_cancelled { Idle::Cancelled } else { Idle::Nothing };
     for (client, _) in control.clients.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
         if answer_early_request(client) == Idle::Cancelled {
             found = Idle::Cancelled;
@@ -43,7 +45,7 @@ pub(crate) fn idle(control: &mut Control, signals: &Signals, other: BorrowedFd<'
 }
 
 impl Control {
-    /// Whether a client asks for the end of a task without a sandbox. Other requests wait for the sandbox.
+    /// Whether a client or the end of its caller asks for the end of a task without a sandbox. Other requests wait for the sandbox.
     pub(crate) fn is_asked_to_end(&mut self) -> bool {
         self.accept();
         let asks = |client: &&mut Connected| client.peer.peek().is_some_and(|request| is_end(&request));
@@ -53,7 +55,7 @@ impl Control {
             .filter(asks)
             .fold(false, |found, client| found | (answer_early_request(client) == Idle::Cancelled));
         self.forget();
-        found
+        found || self.caller.as_ref().is_some_and(Caller::has_ended)
     }
 }
 

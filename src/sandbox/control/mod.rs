@@ -5,12 +5,15 @@
 //! loop; [`Control::end`] before its pid 1 is reaped. Never: a request that weakens the sandbox, or a slow client that
 //! stops the supervisor; it is dropped.
 
+mod caller;
 mod client;
+mod encoding;
 mod idle;
 mod jobs;
 mod session;
 mod wire;
 
+pub use caller::Caller;
 pub(crate) use client::Client;
 pub(crate) use idle::{Idle, idle};
 pub(super) use jobs::Job;
@@ -19,7 +22,7 @@ pub(super) use wire::{ClientMessage, Request};
 pub(crate) use wire::{Exec, Reply};
 
 use super::streams::Stream;
-use crate::error::{Context, Kind, Result};
+use crate::error::{Context, Error, Kind, Result};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -34,6 +37,8 @@ use wire::Peer;
 const NAME: &str = "control.sock";
 /// The most clients. A further one waits to be accepted.
 const CLIENTS: usize = 64;
+/// The most ended processes whose background processes live on.
+const MOST_RELEASED: usize = 64;
 
 /// The socket of one sandbox and its clients.
 #[derive(Debug)]
@@ -43,10 +48,14 @@ pub(crate) struct Control {
     pub(super) clients: Vec<Connected>,
     /// Killed process trees of clients that are gone, until they have ended.
     ending: Vec<Session>,
+    /// Ended processes whose background processes live on without a client, until the last one has ended.
+    released: Vec<Session>,
     /// Processes that have no client.
     jobs: Vec<jobs::Job>,
     /// The number of the newest job.
     last_job: u32,
+    /// The process whose end ends the sandbox, until it has ended.
+    caller: Option<Caller>,
 }
 
 /// A client's connection.
@@ -73,6 +82,8 @@ impl Connected {
 pub(super) enum Slot {
     /// A client connects.
     Listener,
+    /// The process that the sandbox ends with has ended.
+    CallerEnd,
     /// A client has sent a message, or has closed its connection.
     Client(usize),
     /// A client's process reports its start.
@@ -103,9 +114,21 @@ impl Control {
             path: directory.join(NAME),
             clients: Vec::new(),
             ending: Vec::new(),
+            released: Vec::new(),
             jobs: Vec::new(),
             last_job: 0,
+            caller: None,
         })
+    }
+
+    /// Ends the sandbox with this process.
+    pub(crate) fn end_with(&mut self, caller: Option<Caller>) {
+        self.caller = caller;
+    }
+
+    /// Stops the watch over the process that has ended.
+    pub(super) fn forget_caller(&mut self) {
+        self.caller = None;
     }
 
     /// Accepts waiting clients of this user or the machine's root.
@@ -134,6 +157,7 @@ impl Control {
         if self.clients.len() < CLIENTS {
             add(Slot::Listener, self.listener.as_fd());
         }
+        self.caller.iter().for_each(|caller| add(Slot::CallerEnd, caller.as_fd()));
         for (index, client) in self.clients.iter().enumerate() {
             if takes_input || !client.is_attached {
                 add(Slot::Client(index), client.peer.as_fd());
@@ -157,6 +181,7 @@ impl Control {
             client.gone |= session.report_end(&client.peer).is_err();
         }
         self.end_jobs();
+        std::mem::take(&mut self.released).iter().for_each(Session::end);
         for mut session in std::mem::take(&mut self.ending) {
             // A reaped process has ended already.
             let _ = session.wait();
@@ -166,12 +191,32 @@ impl Control {
     /// Ends the processes of clients that are gone, and drops ended ones.
     pub(super) fn forget(&mut self) {
         for client in self.clients.iter_mut().filter(|client| client.gone) {
-            let session = client.session.take();
-            session.iter().for_each(Session::end);
-            self.ending.extend(session);
+            let Some(session) = client.session.take() else { continue };
+            if session.is_released() {
+                self.released.push(session);
+            } else {
+                session.end();
+                self.ending.push(session);
+            }
         }
+        self.released.retain(|session| !session.is_gone());
         self.clients.retain(|client| !client.gone);
         self.ending.retain(|session| !session.is_gone());
+    }
+
+    /// Lets what the ended process of a client started in the background live on without the client.
+    pub(super) fn release(&mut self, index: usize) -> Result<()> {
+        let released =
+            self.clients.iter().filter_map(|client| client.session.as_ref()).filter(|each| each.is_released());
+        if released.count() + self.released.len() >= MOST_RELEASED {
+            let words =
+                format!("{MOST_RELEASED} processes have left others in the background, the most of one sandbox");
+            return Err(Error::new(Kind::State, words).hint("end some of them, or begin jobs: brig task exec --detach"));
+        }
+        match self.clients.get_mut(index).and_then(|client| client.session.as_mut()) {
+            Some(session) => session.release(),
+            None => Err(Error::new(Kind::State, "this connection has no process").hint("send `exec` first")),
+        }
     }
 
     /// Whether a process that entered counts as activity of the task now.

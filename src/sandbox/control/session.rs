@@ -20,6 +20,8 @@ pub(in crate::sandbox) struct Session {
     is_settled: bool,
     /// Whether the process has ended. Its descendants live until the client is gone: they may still have output.
     has_ended: bool,
+    /// Whether its descendants live on without its client.
+    is_released: bool,
     /// Whether it copies files, which counts as activity of the task.
     copies: bool,
     /// When its process tree is killed.
@@ -84,6 +86,7 @@ impl Session {
             entered: running.enter(visit)?,
             is_settled: false,
             has_ended: false,
+            is_released: false,
             copies: exec.errand,
             deadline: exec.timeout.and_then(|limit| Instant::now().checked_add(limit)),
             is_overdue: false,
@@ -134,6 +137,19 @@ impl Session {
         (!self.has_ended && !self.copies).then_some(self.words.as_str())
     }
 
+    /// Lets its descendants live on without its client. Its own end must have come.
+    pub(super) fn release(&mut self) -> Result<()> {
+        if !self.has_ended {
+            return Err(Error::new(Kind::State, "the process runs").hint("wait for its end, or begin a job"));
+        }
+        self.is_released = true;
+        Ok(())
+    }
+
+    pub(super) fn is_released(&self) -> bool {
+        self.is_released
+    }
+
     /// Whether it becomes a job.
     pub(super) fn is_pending_job(&self) -> bool {
         self.job.is_some()
@@ -150,7 +166,7 @@ impl Session {
         let _ = self.entered.end();
     }
 
-    /// Whether the process and its tree are gone after [`Session::end`].
+    /// Whether the process and its tree are gone.
     pub(in crate::sandbox) fn is_gone(&self) -> bool {
         self.entered.is_gone()
     }

@@ -1,10 +1,13 @@
 //! The messages between a running sandbox and its clients, over a SOCK_SEQPACKET socket. A message is one JSON
-//! document, with at most one descriptor. Input of a terminal is bytes after a tag.
+//! document, with at most one descriptor. Input of a terminal is bytes after a tag. A document that is longer than a
+//! message is in a file in memory, whose descriptor the message has.
 
 use super::super::checkpoint::Checkpoint;
 use super::super::report::Sample;
+use super::encoding::{variables, words};
 use crate::error::{Context, Error, Kind, Result};
-use crate::files::Channel;
+use crate::files::{Channel, new_sealable_memory, read_memory, write_memory};
+use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use serde::{Deserialize, Serialize};
@@ -12,15 +15,24 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Longer than any accepted command line; a socket's buffer holds it.
+/// The longest message; a socket's buffer holds it.
 pub(crate) const LARGEST: usize = 128 << 10;
+/// The longest document: longer than any command line that the kernel takes (execve(2): 2 MiB by default).
+const LARGEST_DOCUMENT: usize = 4 << 20;
 const JSON: u8 = b'J';
+const MEMORY: u8 = b'M';
 const INPUT: u8 = b'I';
+
+/// The version of these messages. Increase it with every change that an older client or supervisor misunderstands, and
+/// change docs/control.md with it.
+pub(crate) const VERSION: u32 = 1;
 
 /// A request to a sandbox.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
+    /// The version of the messages that the sandbox understands.
+    Version,
     /// End: ask the command, kill the rest after the grace (default: the task's own). With `drain`, processes that entered
     /// may end first, for this time.
     Stop { grace: Option<Duration>, drain: Option<Duration> },
@@ -38,6 +50,8 @@ pub(crate) enum Request {
     Processes,
     /// Start another process in it.
     Exec(Exec),
+    /// This connection's process has ended; what it started in the background may live on without the connection.
+    Release,
     /// Output of this connection's process: the task is not idle. Has no answer.
     Active,
     /// Take input from this client, if the command takes any.
@@ -59,7 +73,9 @@ pub(crate) enum Request {
 /// A process to start.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Exec {
+    #[serde(with = "words")]
     pub command: Vec<OsString>,
+    #[serde(with = "variables")]
     pub environment: Vec<(OsString, OsString)>,
     pub directory: Option<std::path::PathBuf>,
     /// Rows and columns of its terminal, if any.
@@ -80,6 +96,8 @@ pub(crate) struct Exec {
 pub(crate) enum Reply {
     /// It is done.
     Done,
+    /// The version of these messages, and that of brig.
+    Version { messages: u32, brig: String },
     /// The error.
     Failed(Error),
     /// Its current usage.
@@ -104,7 +122,13 @@ pub(crate) enum Reply {
     /// Names and values as JSON in this message's memory file: they may exceed a message.
     Values,
     /// Names and values.
-    Environment(Vec<(OsString, OsString)>),
+    Environment(#[serde(with = "variables")] Vec<(OsString, OsString)>),
+}
+
+impl Reply {
+    pub(in crate::sandbox) fn version() -> Reply {
+        Reply::Version { messages: VERSION, brig: env!("CARGO_PKG_VERSION").into() }
+    }
 }
 
 /// A message from a client.
@@ -141,7 +165,14 @@ impl Peer {
     fn send<T: Serialize>(&self, words: &T, descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let mut bytes = vec![JSON];
         serde_json::to_writer(&mut bytes, words).map_err(|_| Errno::INVAL)?;
-        if bytes.len() > LARGEST { Err(Errno::MSGSIZE) } else { self.0.send(&bytes, descriptor) }
+        match bytes.len() {
+            ..=LARGEST => self.0.send(&bytes, descriptor),
+            ..=LARGEST_DOCUMENT if descriptor.is_none() => {
+                let memory = in_memory(&bytes[1..]).map_err(|_| Errno::NOMEM)?;
+                self.0.send(&[MEMORY], Some(memory.as_fd()))
+            }
+            _ => Err(Errno::MSGSIZE),
+        }
     }
 
     /// The next message of a client; `None` when it is gone.
@@ -151,6 +182,9 @@ impl Peer {
         match packet.bytes.split_first() {
             Some((&INPUT, bytes)) => Ok(Some(ClientMessage::Input(bytes.to_vec()))),
             Some((&JSON, bytes)) => parse(bytes).map(|request| Some(ClientMessage::Request(request))),
+            Some((&MEMORY, _)) => {
+                parse(&of_memory(packet.descriptor)?).map(|request| Some(ClientMessage::Request(request)))
+            }
             _ => Err(Error::new(Kind::Lost, "a client said nothing that is known")),
         }
     }
@@ -166,9 +200,35 @@ impl Peer {
     pub(crate) fn answer(&self) -> Result<Option<(Reply, Option<OwnedFd>)>> {
         let packet = self.0.receive_up_to(LARGEST).failing(Kind::Lost, || "receive from the sandbox")?;
         let Some(packet) = packet else { return Ok(None) };
-        let bytes = packet.bytes.strip_prefix(&[JSON]).unwrap_or_default();
-        Ok(Some((parse(bytes)?, packet.descriptor)))
+        match packet.bytes.split_first() {
+            Some((&MEMORY, _)) => Ok(Some((parse(&of_memory(packet.descriptor)?)?, None))),
+            Some((&JSON, bytes)) => Ok(Some((parse(bytes)?, packet.descriptor))),
+            _ => Ok(Some((parse(&[])?, None))),
+        }
     }
+}
+
+/// A long document in a file of fixed size.
+fn in_memory(document: &[u8]) -> Result<OwnedFd> {
+    let memory = new_sealable_memory("message").failing(Kind::Internal, || "make a message")?;
+    write_memory(&memory, document)?;
+    fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW).failing(Kind::Internal, || "seal a message")?;
+    Ok(memory)
+}
+
+/// The document in a file in memory. Refuses other files, which could block the reader, and one that could shrink.
+fn of_memory(memory: Option<OwnedFd>) -> Result<Vec<u8>> {
+    let refused = |why: &str| Error::new(Kind::Lost, format!("a message without its file in memory: {why}"));
+    let memory = memory.ok_or_else(|| refused("it has no descriptor"))?;
+    match fcntl_get_seals(&memory) {
+        Ok(seals) if seals.contains(SealFlags::SHRINK) => {}
+        _ => return Err(refused("it is not sealed")),
+    }
+    let length = fstat(&memory).failing(Kind::Lost, || "measure a message")?.st_size;
+    if length > LARGEST_DOCUMENT as i64 {
+        return Err(refused("it is too long"));
+    }
+    read_memory(&memory)
 }
 
 fn parse<'bytes, T: Deserialize<'bytes>>(bytes: &'bytes [u8]) -> Result<T> {
@@ -208,13 +268,41 @@ mod tests {
     }
 
     #[test]
+    fn words_are_text_or_bytes() {
+        use std::os::unix::ffi::OsStringExt;
+        let raw = OsString::from_vec(vec![b'a', 0xff]);
+        let exec = Exec {
+            command: vec!["sh".into(), raw.clone()],
+            environment: vec![("NAME".into(), raw.clone())],
+            ..Exec::default()
+        };
+        let json = serde_json::to_value(&exec).unwrap();
+        assert_eq!(json["command"], serde_json::json!(["sh", [97, 255]]));
+        let back: Exec = serde_json::from_value(json).unwrap();
+        assert_eq!((back.command, back.environment), (exec.command, exec.environment));
+    }
+
+    #[test]
     fn what_is_too_long_or_unknown_is_an_error_and_no_hang() {
         let (ours, theirs) = pair();
-        let exec = Exec { command: vec!["x".repeat(LARGEST).into()], ..Exec::default() };
-        assert!(ours.ask(&Request::Exec(exec)).is_err());
+        let exec = |length| Request::Exec(Exec { command: vec!["x".repeat(length).into()], ..Exec::default() });
+        assert!(ours.ask(&exec(LARGEST_DOCUMENT)).is_err());
+        ours.ask(&exec(LARGEST)).unwrap();
+        let long = theirs.receive().unwrap();
+        assert!(matches!(long, Some(ClientMessage::Request(Request::Exec(exec))) if exec.command[0].len() == LARGEST));
         ours.0.send(b"J{\"dance\":1}", None).unwrap();
         assert!(theirs.receive().is_err());
         ours.0.send(b"?", None).unwrap();
         assert!(theirs.receive().is_err());
+        ours.0.send(b"M", None).unwrap();
+        assert!(theirs.receive().is_err());
+        // A pipe would block the supervisor, and a file that shrinks would fail it.
+        let (pipe, _to_it) = rustix::pipe::pipe().unwrap();
+        let unsealed = new_sealable_memory("unsealed").unwrap();
+        write_memory(&unsealed, b"\"stats\"").unwrap();
+        for other in [&pipe, &unsealed] {
+            ours.0.send(b"M", Some(other.as_fd())).unwrap();
+            assert!(theirs.receive().is_err());
+        }
     }
 }

@@ -17,7 +17,7 @@ pub(super) mod settings;
 use self::image::ImageWish;
 use self::naming::Naming;
 use self::receiver::Receiver;
-use crate::sandbox::{Backend, Options, Outcome};
+use crate::sandbox::{Backend, Caller, Options, Outcome};
 use crate::task::git::{GitOptions, Remote};
 use crate::task::output::artifact::ArtifactOptions;
 use crate::task::output::folder_snapshot::FolderIdentity;
@@ -151,6 +151,8 @@ pub struct Definition {
     pub max_parallel: Option<u32>,
     /// How long it may wait for its turn.
     pub queue_wait: Option<Duration>,
+    /// The process whose end ends it.
+    pub end_with: Option<Caller>,
 }
 
 impl Definition {
@@ -183,6 +185,7 @@ impl Definition {
             continued: None,
             max_parallel: None,
             queue_wait: None,
+            end_with: None,
         }
     }
 }

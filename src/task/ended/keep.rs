@@ -6,7 +6,9 @@
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Durability};
-use crate::sandbox::{Backend, CHECKPOINTS, Checkpoint, LimitName, Options, checkpoint_path, checkpoints, pack_kept};
+use crate::sandbox::{
+    Backend, CHECKPOINTS, Caller, Checkpoint, LimitName, Options, checkpoint_path, checkpoints, pack_kept,
+};
 use crate::task::definition::image::{ImageWish, Opened};
 use crate::task::definition::naming::Naming;
 use crate::task::definition::network::Written;
@@ -277,6 +279,8 @@ pub struct Changed {
     pub limits: GivenFlags,
     /// How the remote of its push is reached.
     pub git: GitOptions,
+    /// The process whose end ends the new task.
+    pub end_with: Option<Caller>,
 }
 
 impl Changed {
@@ -284,10 +288,10 @@ impl Changed {
     pub fn new(command: Option<Vec<OsString>>, flags: GivenFlags) -> Result<Changed> {
         let mut given = Definition::new(Vec::new());
         set_each(&flags, &mut given)?;
-        let is_else = |flag: &str| ["--env", "--secret"].contains(&flag) || REMOTE_FLAGS.contains(&flag);
+        let is_else = |flag: &str| ["--env", "--secret", "--end-with"].contains(&flag) || REMOTE_FLAGS.contains(&flag);
         let limits = flags.into_iter().filter(|(flag, _)| !is_else(flag)).collect();
-        let Definition { git, secrets, sandbox, .. } = given;
-        Ok(Changed { command, environment: sandbox.environment, secrets, limits, git })
+        let Definition { git, secrets, sandbox, end_with, .. } = given;
+        Ok(Changed { command, environment: sandbox.environment, secrets, limits, git, end_with })
     }
 
     /// Takes the variables and secrets that are not given again from the task's profile, if that is still the same.
@@ -403,6 +407,7 @@ impl Store {
         definition.naming = Naming { name, is_optional: true, replaces: false, labels: record.labels };
         definition.stream_json = record.stream_json;
         definition.keep = Keep::Always;
+        definition.end_with = changed.end_with;
         let is_cloned = matches!(definition.workspace, WorkspaceSource::Repository { .. });
         let repository = record.folder.filter(|_| is_cloned);
         definition.continued = Some(Continued { from: id.to_owned(), is_fork, checkpoint, repository });

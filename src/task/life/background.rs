@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::sandbox::{Starter, in_background};
 use crate::task::definition::Definition;
 use crate::task::store::Store;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// The watcher of a task in the background: the log has everything.
 struct NoWatcher<'starter> {
@@ -38,5 +38,8 @@ impl Watcher for NoWatcher<'_> {
 /// write the command's input; otherwise it is /dev/null.
 pub fn run_detached(store: &Store, definition: &Definition, open_input: bool) -> Result<String> {
     crate::process::require_one_thread()?;
-    in_background(&[], |starter| pipeline::run(store, definition, &mut NoWatcher { starter, open_input }).map(|_| ()))
+    let caller = definition.end_with.as_ref().map(AsFd::as_fd);
+    in_background(caller.as_slice(), |starter| {
+        pipeline::run(store, definition, &mut NoWatcher { starter, open_input }).map(|_| ())
+    })
 }

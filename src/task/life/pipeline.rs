@@ -179,7 +179,9 @@ impl<'run> Attempt<'run> {
         let (store, id) = (self.request.store, self.id());
         let directory = store.make(id)?;
         self.record.write(&directory).doing(|| format!("begin the task `{id}`"))?;
-        self.control = RefCell::new(Some(Control::open(&directory)?));
+        let mut control = Control::open(&directory)?;
+        control.end_with(self.request.definition.end_with.clone());
+        self.control = RefCell::new(Some(control));
         watcher.began(id);
         Writer::create(&directory, id)?.put("state", self.record.first_state())?;
         forward::start(store, id, &self.request.definition.events, &self.request.pinned)?;

@@ -9,7 +9,7 @@ use super::values::{Variable, degradable, given_variable, resolver, size};
 use super::{Given, Setter, Setting, ValueKind, checked, owned, time};
 use crate::error::{Error, Kind, Result};
 use crate::files::HiddenMatcher;
-use crate::sandbox::{LimitName, Mount, MountMode, Rule};
+use crate::sandbox::{Caller, LimitName, Mount, MountMode, Rule};
 use crate::task::definition::image::ImageWish;
 use crate::task::definition::receiver::Receiver;
 use crate::task::definition::{Definition, Keep, WorkspaceSource};
@@ -248,6 +248,8 @@ pub(super) static ROWS: &[Setting] = &[
         .help("With --max-parallel: how long to wait for the turn [default: for ever]"),
     row("--hold", "", "", Switch(true), Free, hold).excludes(&["command"])
         .help("No command: the sandbox stays for `brig task exec` until it is stopped, which is its success (outcome stopped). In the foreground it reports to a service manager (sd_notify)"),
+    row("--end-with", "PID", "", Text, Free, |it, v| v.some(&mut it.end_with, Caller::parse))
+        .help("End the task when this process of the host ends: a program that is killed leaves no sandbox"),
     row("--events", "WHERE", "", Texts, Folder, |it, v| v.push(&mut it.events, Receiver::parse))
         .group(RESULTS)
         .help("Send events elsewhere too: a path, unix:PATH, http://… or https://… (repeat for more)"),
