@@ -69,8 +69,8 @@ class TaskFailed(BrigError):
         return bool(self.receipt.retryable)
 
 
-def _rebuild(kind: type, state: dict[str, Any]) -> BrigError:
-    error: BrigError = kind.__new__(kind)
+def _rebuild(kind: type[BrigError], state: dict[str, Any]) -> BrigError:
+    error = kind.__new__(kind)
     error.__dict__.update(state)
     error.args = (state["message"],)
     return error

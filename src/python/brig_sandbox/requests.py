@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Optional, Union
 
 from .errors import BrigError
@@ -120,14 +121,25 @@ def check_file_result(result: Result, most: Optional[int] = None) -> bytes:
     try:
         error = json.loads(result.stderr)
         text = ": ".join([*reversed(error["steps"]), error["cause"]])
-        raise BrigError(error["kind"], text, error.get("hint"), error.get("errno"))
+        kind, hint, number = error["kind"], error.get("hint"), error.get("errno")
+        # The sandbox writes this: each field has its type, or it is no error of brig.
+        if not re.fullmatch("E-[A-Z-]+", kind) or not isinstance(number, (int, type(None))):
+            raise ValueError(kind)
     except (ValueError, KeyError, TypeError) as cause:
         raise BrigError("E-LOST", f"the file process ended with status {result.status}") from cause
+    raise BrigError(kind, text, None if hint is None else str(hint), number)
 
 
 def entries(said: bytes) -> list[FileEntry]:
-    """The entries of a folder."""
-    return [FileEntry(**each) for each in json.loads(said)]
+    """The entries of a folder. The sandbox writes them, so a name that could be another path is refused."""
+    try:
+        found = [FileEntry(*(each[field.name] for field in fields(FileEntry))) for each in json.loads(said)]
+        for entry in found:
+            if not isinstance(entry.name, str) or "/" in entry.name or "\0" in entry.name or entry.name in (".", ".."):
+                raise ValueError(f"`{entry.name!r}` is not a name")
+        return found
+    except (ValueError, KeyError, TypeError) as cause:
+        raise BrigError("E-LOST", f"the sandbox lists files that cannot be: {cause}") from cause
 
 
 def needs_accounts(text: str) -> bool:

@@ -82,8 +82,9 @@ class SandboxState:
 
     def derive(self, verb: str, words: Sequence[str], options: Mapping[str, Any]) -> list[str]:
         """Begins tasks from this one's files, and returns their ids."""
-        again = {name: self.options[name] for name in ("env", "secret") if name in self.options}
-        flags = programs.flags({**again, **options})
+        again: dict[str, Any] = {name: self.options[name] for name in ("env", "secret") if name in self.options}
+        again.update(options)
+        flags = programs.flags(again)
         said = programs.call(
             self.program,
             ["task", verb, f"--store={self.store}", *end_with(self._owned), *flags, self.id, *words],

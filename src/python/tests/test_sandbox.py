@@ -1,6 +1,7 @@
 """The plain sandbox: processes, files, ends, errors."""
 
 import gc
+import json
 import os
 import pickle
 import signal
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from brig_sandbox import BrigError, ExecFailed, ExecTimeout, Receipt, Sandbox, SandboxEnded, find_program
+from brig_sandbox import BrigError, ExecFailed, ExecTimeout, Receipt, Result, Sandbox, SandboxEnded, find_program
+from brig_sandbox.requests import check_file_result, entries
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -170,6 +172,23 @@ def test_links_lead_to_files_of_the_sandbox(box, tmp_path):
         box.read_file("link")
 
 
+def test_listing_that_names_another_path_is_refused():
+    """A process of the sandbox writes the list: a name that leads elsewhere would be a path of the host."""
+    entry = {"name": "a", "kind": "file", "size": 1, "mode": 420, "modified": 0}
+    assert entries(json.dumps([entry]).encode())[0].name == "a"
+    for name in ("../x", "/etc/passwd", "..", ".", "a\0b", 7):
+        with pytest.raises(BrigError) as error:
+            entries(json.dumps([{**entry, "name": name}]).encode())
+        assert error.value.code == "E-LOST"
+    for said in (b"", b"[1]", b"[{}]"):
+        with pytest.raises(BrigError):
+            entries(said)
+    for said in (b"", b"[]", b"{}", b'{"kind":"nonsense","steps":[],"cause":""}', b'{"kind":3,"steps":3}'):
+        with pytest.raises(BrigError) as error:
+            check_file_result(Result(1, b"", said))
+        assert error.value.code == "E-LOST"
+
+
 def test_folders_are_copied_in_and_out(box, folder, tmp_path):
     box.upload(folder, "copy", exclude=["*.log"])
     assert box.exec("cat copy/sub/b.txt; readlink copy/link; ls copy/sub").text == "two\na.txt\nb.txt\n"
@@ -241,8 +260,12 @@ def test_other_version_of_the_messages_is_refused(store, monkeypatch):
 def test_sandbox_that_ended_is_an_error(store):
     box = Sandbox.start()
     subprocess.run([find_program(), "task", "kill", box.id], check=True)
-    with pytest.raises(SandboxEnded):
+    with pytest.raises(BrigError) as error:
         wait_until(lambda: box.exec(["true"]).status != 0)
+    assert error.value.code == "E-STATE"
+    wait_until(lambda: not is_running(box.id))
+    with pytest.raises(SandboxEnded):
+        box.exec(["true"])
     assert box.stop().outcome == "cancelled"
 
 
@@ -258,17 +281,22 @@ def test_killed_caller_leaves_nothing(store, how):
         import sys, time
         sys.path.insert(0, sys.argv[1])
         from brig_sandbox import Sandbox, Task
-        box, task = Sandbox.start(), Task.start(["sleep", "600"])
-        print(box.id, task.id, flush=True)
+        box, task = Sandbox.start(), Task.start(["sleep", "600"], max_parallel=1)
+        waiting, other = Task.start(["true"], max_parallel=1), Task.start(["sleep", "600"], outlives_caller=True)
+        print(box.id, task.id, waiting.id, other.id, flush=True)
         with box.exec_stream(["sleep", "600"]) as process:
             process.wait()
     """
     words = [sys.executable, "-c", textwrap.dedent(code), str(PACKAGE)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as caller:
         ids = caller.stdout.readline().split()
-        assert len(ids) == 2 and all(map(is_running, ids))
+        assert len(ids) == 4 and all(map(is_running, ids))
         caller.send_signal(how)
-    wait_until(lambda: not any(map(is_running, ids)))
+    wait_until(lambda: not any(map(is_running, ids[:3])))
+    # The test can fail: without --end-with a task goes on.
+    assert is_running(ids[3])
+    subprocess.run([find_program(), "task", "kill", ids[3]], check=True)
+    wait_until(lambda: not is_running(ids[3]))
 
 
 def test_caller_killed_at_its_start_leaves_nothing(store):

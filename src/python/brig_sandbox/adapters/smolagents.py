@@ -3,11 +3,13 @@
     executor = BrigExecutor(additional_imports=[], logger=AgentLogger(), dir=".")
     CodeAgent(tools=[...], model=..., executor=executor)
 
-One Python process in the sandbox keeps the variables between the steps. The sandbox needs `python3`, and needs no port.
+One Python process in the sandbox keeps the variables between the steps. The sandbox needs `python3` with numpy and pillow,
+which smolagents' own tools import, or a way to PyPI. It needs no port.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 from typing import Any, Optional
 
@@ -46,6 +48,8 @@ for line in sys.stdin:
     reply["logs"] = logs.getvalue()
     print(json.dumps(reply), file=replies, flush=True)
 """
+# Modules that have another name than their package.
+MODULES = {"pillow": "PIL", "scikit-learn": "sklearn", "beautifulsoup4": "bs4"}
 # The longest reply that is read.
 MAX_REPLY = 64 << 20
 
@@ -67,7 +71,9 @@ class BrigExecutor(RemotePythonExecutor):  # type: ignore[misc]
             options.setdefault("root_inside", True)
         self.sandbox: Optional[Sandbox] = Sandbox.start(**options)
         try:
-            self._kernel = self.sandbox.exec_stream([python, "-u", "-c", KERNEL])
+            # pip of Debian installs nothing beside the system's packages without it. Here that is the sandbox's own home.
+            settings = {"PIP_BREAK_SYSTEM_PACKAGES": "1"}
+            self._kernel = self.sandbox.exec_stream([python, "-u", "-c", KERNEL], env=settings)
             self._pieces = iter(self._kernel)
             self._rest = b""
             self.installed_packages = self.install_packages(additional_imports)
@@ -75,15 +81,37 @@ class BrigExecutor(RemotePythonExecutor):  # type: ignore[misc]
             self.cleanup()
             raise
 
+    def install_packages(self, additional_imports: list[str]) -> list[str]:
+        """Installs what the sandbox does not have. It needs a way to PyPI: `allow=["@pypi"]`.
+
+        smolagents asks for packages that its own code can do without, so a package that is missing is an error of the
+        code that imports it.
+        """
+        names = [MODULES.get(name, name) for name in additional_imports]
+        code = f"import importlib.util\n[importlib.util.find_spec(name) is not None for name in {names!r}]"
+        present = ast.literal_eval(self.run_code_raise_errors(code).output) if names else []
+        missing = [name for name, is_there in zip(additional_imports, present) if not is_there]
+        try:
+            super().install_packages(missing)
+        except AgentError as error:
+            self.logger.log(f"not installed in the sandbox: {', '.join(missing)}: {str(error)[-300:]}")
+        return additional_imports
+
     def run_code_raise_errors(self, code: str) -> CodeOutput:
         self._kernel.write(json.dumps(code.strip()).encode() + b"\n")
-        reply = json.loads(self._read_line())
-        if "name" not in reply:
-            return CodeOutput(output=reply.get("output"), logs=reply["logs"], is_final_answer=False)
-        if reply["name"] == self.FINAL_ANSWER_EXCEPTION:
-            answer = self._deserialize_final_answer(reply["value"], self.allow_pickle)
-            return CodeOutput(output=answer, logs=reply["logs"], is_final_answer=True)
-        raise AgentError(f"{reply['logs']}\n{reply['trace']}", self.logger)
+        line = self._read_line()
+        try:
+            reply = json.loads(line)
+            logs = str(reply["logs"])
+            if "name" not in reply:
+                return CodeOutput(output=reply.get("output"), logs=logs, is_final_answer=False)
+            if reply["name"] == self.FINAL_ANSWER_EXCEPTION:
+                answer = self._deserialize_final_answer(reply["value"], self.allow_pickle)
+                return CodeOutput(output=answer, logs=logs, is_final_answer=True)
+            trace = str(reply["trace"])
+        except (ValueError, KeyError, TypeError, AttributeError) as cause:
+            raise AgentError(f"the sandbox replies with what is not understood: {cause}", self.logger) from cause
+        raise AgentError(f"{logs}\n{trace}", self.logger)
 
     def _read_line(self) -> bytes:
         """The kernel's next line."""
