@@ -102,7 +102,10 @@ fn serve(command: i32, parent: &Channel) -> i32 {
             Ok(Signal::SIGCHLD) | Err(_) => {}
             // The command leads its session and process group: the whole group gets the signal, as from a terminal.
             Ok(signal) => {
-                let _ = kill(Pid::from_raw(-command), signal);
+                if kill(Pid::from_raw(-command), signal).is_err() {
+                    // It does not lead a group yet. A lost signal would let a stop wait for the whole grace.
+                    let _ = kill(Pid::from_raw(command), signal);
+                }
             }
         }
     }

@@ -181,7 +181,10 @@ impl Watch<'_> {
                     if client.session.is_some() {
                         return Err(Error::new(Kind::Usage, "one process for each connection"));
                     }
-                    started = Session::start(running, exec, &client.peer).map(|session| client.session = Some(session));
+                    started = Session::start(running, exec, &client.peer).map(|(session, sent)| {
+                        client.session = Some(session);
+                        client.gone |= sent.is_err();
+                    });
                 }
                 started?;
                 return Ok(None);

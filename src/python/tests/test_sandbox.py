@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from brig_sandbox import BrigError, ExecFailed, ExecTimeout, Receipt, Result, Sandbox, SandboxEnded, find_program
-from brig_sandbox.requests import check_file_result, entries
+from brig_sandbox.requests import check_file_result, entries, exec_request
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -316,6 +316,19 @@ def test_caller_killed_at_its_start_leaves_nothing(store):
             caller.kill()
     listed = [find_program(), "task", "ls", "--json", "--filter", "status=running"]
     wait_until(lambda: subprocess.run(listed, capture_output=True).stdout.strip() == b"[]")
+
+
+def test_client_that_vanishes_at_a_start_leaves_no_process(store):
+    """Between its request and the reply. A process that the supervisor forgets keeps the sandbox from its end."""
+    with Sandbox.start() as box:
+        for _ in range(10):
+            connection = box._state.connect()
+            connection.send({"exec": exec_request(["sleep", "600"], env=None, cwd=None, user=None, timeout=None)})
+            connection.close()
+        assert box.exec(["true"]).status == 0
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+    assert box.receipt is not None and box.receipt.left_behind == []
 
 
 def test_forked_child_does_not_end_the_sandbox(box):

@@ -55,7 +55,14 @@ impl PendingJob {
 
 impl Session {
     /// Starts it, and sends the client its ends of the pipes. The supervisor keeps those of a job.
-    pub(in crate::sandbox) fn start(running: &Running, exec: Exec, peer: &Peer) -> Result<Session> {
+    ///
+    /// A client that does not take them may be gone. It is the second value: the process runs, and must be ended and
+    /// reaped like that of any other client. Without that the kernel would keep pid 1 for ever.
+    pub(in crate::sandbox) fn start(
+        running: &Running,
+        exec: Exec,
+        peer: &Peer,
+    ) -> Result<(Session, Result<(), Errno>)> {
         let step = || "make pipes for the process";
         let (mut ours, mut job) = (Vec::new(), None);
         let stdio = match exec.terminal {
@@ -93,10 +100,9 @@ impl Session {
             words,
             job,
         };
-        for (number, end) in ours {
-            peer.reply(&Reply::Stream(Some(number)), Some(end.as_fd())).failing(Kind::Lost, || "answer a client")?;
-        }
-        Ok(session)
+        let sent =
+            ours.iter().try_for_each(|(number, end)| peer.reply(&Reply::Stream(Some(*number)), Some(end.as_fd())));
+        Ok((session, sent))
     }
 
     /// Readable for the messages of its start; `None` after it.
