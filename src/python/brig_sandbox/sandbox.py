@@ -130,7 +130,11 @@ class Sandbox:
             self._control = state.connect_first()
             self._check_version()
         except SandboxEnded as cause:
+            state.abandon()
             raise state.start_error() from cause
+        except BaseException:
+            state.abandon()
+            raise
 
     def _check_version(self) -> None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, Optional, Union
 
 from . import program as programs
 from .errors import BrigError, TaskFailed
-from .protocol import Connection, check_version
+from .protocol import Connection, SandboxEnded, check_version
 from .receipt import Receipt
 
 # How long the socket of a new task may take to appear.
@@ -29,6 +30,7 @@ class SandboxState:
         self.brig_version = ""
         self.receipt: Optional[Receipt] = None
         self._owned = owned
+        self._lock = threading.Lock()
         self._attach()
 
     def _attach(self) -> None:
@@ -44,7 +46,11 @@ class SandboxState:
 
     def connect(self) -> Connection:
         """A new connection."""
-        return Connection(self._folder)
+        # The number of a closed descriptor may belong to another sandbox's folder.
+        with self._lock:
+            if self._folder < 0:
+                raise SandboxEnded()
+            return Connection(self._folder)
 
     def connect_first(self) -> Connection:
         """The first connection. A task is known a moment before its socket is there."""
@@ -62,10 +68,17 @@ class SandboxState:
         """Notes brig's version, or refuses to go on."""
         self.brig_version = check_version(reply)
 
+    def abandon(self) -> None:
+        """Ends it, if this object started it, without waiting."""
+        self._finalizer()
+        self._folder = -1
+
     def forget(self) -> None:
         """Closes everything after the end."""
-        if self._finalizer.detach():
-            os.close(self._folder)
+        with self._lock:
+            if self._finalizer.detach():
+                os.close(self._folder)
+            self._folder = -1
 
     # The calls of the program below are also those of the asyncio class, in a thread.
 

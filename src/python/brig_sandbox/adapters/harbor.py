@@ -10,6 +10,7 @@ task runs; `public` is an open network, which cannot become a closed one. Option
 from __future__ import annotations
 
 import asyncio
+import inspect
 import ipaddress
 import os
 from collections.abc import Iterable
@@ -32,7 +33,7 @@ class BrigEnvironment(BaseEnvironment):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # What is no argument of harbor's own is an option.
-        known = set(BaseEnvironment.__init__.__code__.co_varnames)
+        known = inspect.signature(BaseEnvironment.__init__).parameters
         self._options = {name: kwargs[name] for name in kwargs if name not in known}
         self._box: Optional[AsyncSandbox] = None
         self._shell = "bash"
