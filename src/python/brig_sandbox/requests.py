@@ -122,7 +122,7 @@ def check_file_result(result: Result, most: Optional[int] = None) -> bytes:
         error = json.loads(result.stderr)
         text = ": ".join([*reversed(error["steps"]), error["cause"]])
         kind, hint, number = error["kind"], error.get("hint"), error.get("errno")
-        # The sandbox writes this: each field has its type, or it is no error of brig.
+        # The sandbox writes this: a field of another type means that brig did not write it.
         if not re.fullmatch("E-[A-Z-]+", kind) or not isinstance(number, (int, type(None))):
             raise ValueError(kind)
     except (ValueError, KeyError, TypeError) as cause:

@@ -32,7 +32,7 @@ class BrigEnvironment(BaseEnvironment):
     """A sandbox of brig with root inside."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # What is no argument of harbor's own is an option.
+        # Arguments that harbor does not have are options.
         known = inspect.signature(BaseEnvironment.__init__).parameters
         self._options = {name: kwargs[name] for name in kwargs if name not in known}
         self._box: Optional[AsyncSandbox] = None
