@@ -24,6 +24,7 @@ mod oci;
 mod output;
 mod task;
 mod terminal;
+mod volume;
 
 use brig::error::{Error, Kind, Result};
 use clap::{Parser, Subcommand};
@@ -55,6 +56,7 @@ enum Verb {
     Doctor(doctor::Arguments),
     Image(Box<image::Arguments>),
     Engine(engine::Arguments),
+    Volume(Box<volume::Arguments>),
 }
 
 /// Runs the verb that the command line names and returns its exit status.
@@ -92,6 +94,7 @@ pub fn main() -> ExitCode {
         Verb::Doctor(arguments) => doctor::main(arguments),
         Verb::Image(arguments) => image::run(&arguments),
         Verb::Engine(arguments) => engine::main(arguments),
+        Verb::Volume(arguments) => volume::main(*arguments),
     };
     ended(done, json)
 }

@@ -5,9 +5,12 @@ use super::form::{Form, Marks, Owners, open_below};
 use super::store::{Image, Store, Temporary};
 use super::union::Stack;
 use crate::error::{Context, Error, Kind, Result};
+use crate::files::empty_directory;
 use crate::host;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, statat};
+use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// An image's layers for overlayfs, and what their root shows.
@@ -50,6 +53,37 @@ pub(crate) fn gather(directory: &Path, names: &[String], target: BorrowedFd<'_>)
     let form = directory.parent().map(Store::peek).transpose()?.flatten();
     let form = form.ok_or_else(|| Error::new(Kind::Internal, "layers outside a store"))?;
     copy(names.iter().map(|name| directory.join(name)), form, target)
+}
+
+/// Copies one layer's part of the directory `path` (of the merged tree, without links) onto `target`, which has the
+/// parts of the layers below. Returns whether the directory exists now, given whether it did.
+fn copy_part(layer: &Path, path: &[u8], form: Form, target: BorrowedFd<'_>, existed: bool) -> Result<bool> {
+    let step = || format!("look into the layer `{}`", layer.display());
+    let layer = rustix::fs::open(layer, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let mut directory = open_below(layer.failing(Kind::Store, step)?.as_fd(), b"").failing(Kind::Store, step)?;
+    let mut hides = false;
+    for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
+        let status = match statat(&directory, part, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) if hides => return clear(target).map(|()| false),
+            Err(Errno::NOENT) => return Ok(existed),
+            other => other.failing(Kind::Store, step)?,
+        };
+        if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
+            return clear(target).map(|()| false); // a whiteout, or another file in its place
+        }
+        directory = open_below(directory.as_fd(), part).failing(Kind::Store, step)?;
+        hides |= form.is_opaque(directory.as_fd())?;
+    }
+    if hides {
+        clear(target)?;
+    }
+    flatten::apply(directory.as_fd(), target, form, ApplyMode::Copy, true)?;
+    Ok(true)
+}
+
+fn clear(target: BorrowedFd<'_>) -> Result<()> {
+    let directory = open_below(target, b"").failing(Kind::Store, || "open a copied directory")?;
+    empty_directory(directory).failing(Kind::Store, || "empty a copied directory")
 }
 
 fn copy(layers: impl DoubleEndedIterator<Item = PathBuf>, form: Form, target: BorrowedFd<'_>) -> Result<()> {
@@ -123,6 +157,21 @@ impl Image {
         let stack = Stack::open(&self.layers, self.form)?;
         let real = stack.real_path(path.as_bytes(), true)?;
         Ok(real.is_empty() || stack.find(&real)?.is_some_and(|hit| hit.kind() == FileType::Directory))
+    }
+
+    /// Copies the merged directory at `path` into the empty directory `target`, with its owner and mode. Follows
+    /// symlinks inside the image. `false` if there is no such directory.
+    pub(crate) fn copy_directory(&self, path: &Path, target: BorrowedFd<'_>) -> Result<bool> {
+        let stack = Stack::open(&self.layers, self.form)?;
+        let real = stack.real_path(path.as_os_str().as_bytes(), true)?;
+        if real.is_empty() || stack.find(&real)?.is_none_or(|hit| hit.kind() != FileType::Directory) {
+            return Ok(false);
+        }
+        let mut exists = false;
+        for layer in self.layers.iter().rev() {
+            exists = copy_part(layer, &real, self.form, target, exists)?;
+        }
+        Ok(exists)
     }
 
     fn fits(&self, mounter: Mounter) -> Result<()> {

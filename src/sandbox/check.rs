@@ -2,7 +2,7 @@
 
 use super::mount::MountMode;
 use super::options::{Backend, Options, Workspace};
-use super::{backend, host_mounts, profile};
+use super::{backend, host_mounts, profile, volumes};
 use crate::container;
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::host::subordinate_range;
@@ -37,6 +37,7 @@ impl Options {
         }
         self.check_root_inside()?;
         host_mounts::check(self)?;
+        volumes::check(self)?;
         self.network.check()?;
         self.backend.isolates().check(self)?;
         let _ = backend::given_up(self)?;

@@ -6,7 +6,7 @@
 
 use super::image::ImageRoot;
 use super::location::{SECRETS, WORKSPACE};
-use super::mount::MountMode;
+use super::mount::{Mount, MountMode};
 use super::options::{Backend, Options};
 use super::{HOME, system};
 use crate::error::{Error, Kind, Result};
@@ -39,22 +39,10 @@ pub(super) fn check(options: &Options) -> Result<()> {
         let words = format!("there are {} mounts, and a sandbox has at most {}", mounts.len(), MOUNTS.len());
         return Err(Error::new(Kind::Usage, words).hint("mount a folder that contains several of them"));
     }
-    let is_hosts_root = options.image.is_none() && options.rootfs.is_none();
-    let system = (is_hosts_root && !mounts.is_empty()).then(system::find_folders);
     for (number, mount) in mounts.iter().enumerate() {
         let target = mount.target.as_path();
-        let others = mounts[..number].iter().map(|other| other.target.as_path());
-        let others = others.chain(options.shown.iter().map(|(_, at)| at.as_path()));
-        let reason = misplaced(target, options).or_else(|| {
-            let other = others.into_iter().find(|other| overlaps(target, other))?;
-            Some(format!("it overlaps the mount at `{}`", other.display()))
-        });
-        let of_system = || {
-            let system = system.as_ref()?;
-            let folder = system.folders.iter().chain(&system.settings).find(|folder| target.starts_with(folder))?;
-            Some(format!("`{}` is the host's own, read-only", folder.display()))
-        };
-        if let Some(reason) = reason.or_else(of_system) {
+        let reason = refusal_beside(target, options, &mounts[..number]);
+        if let Some(reason) = reason {
             return Err(Error::new(Kind::Usage, reason)
                 .doing(format!("mount `{}` at `{}`", mount.source.display(), target.display()))
                 .hint("name another place inside, such as `/data` or `/home/agent/data`"));
@@ -71,7 +59,28 @@ pub(super) fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn overlaps(one: &Path, other: &Path) -> bool {
+/// The reason why no volume can be mounted at `target`, if any: the sandbox's own places, and the mounts.
+pub(super) fn refusal(target: &Path, options: &Options) -> Option<String> {
+    refusal_beside(target, options, &options.mounts)
+}
+
+fn refusal_beside(target: &Path, options: &Options, mounts: &[Mount]) -> Option<String> {
+    let others = mounts.iter().map(|other| other.target.as_path());
+    let mut others = others.chain(options.shown.iter().map(|(_, at)| at.as_path()));
+    let overlap = || {
+        let other = others.find(|other| overlaps(target, other))?;
+        Some(format!("it overlaps the mount at `{}`", other.display()))
+    };
+    let of_system = || {
+        let is_hosts_root = options.image.is_none() && options.rootfs.is_none();
+        let system = is_hosts_root.then(system::find_folders)?;
+        let folder = system.folders.iter().chain(&system.settings).find(|folder| target.starts_with(folder))?;
+        Some(format!("`{}` is the host's own, read-only", folder.display()))
+    };
+    misplaced(target, options).or_else(overlap).or_else(of_system)
+}
+
+pub(super) fn overlaps(one: &Path, other: &Path) -> bool {
     one.starts_with(other) || other.starts_with(one)
 }
 
@@ -124,12 +133,7 @@ pub(super) fn steps(options: &Options, facts: &[SourceFacts]) -> Vec<Step> {
             MountMode::ReadOnly => Attributes::READ_ONLY,
             MountMode::CopyOnWrite | MountMode::Writable => Attributes::WRITABLE,
         };
-        // The command owns the folders that lead to a mount in its home or in /tmp.
-        let home = options.image.as_ref().map_or(Path::new(HOME), ImageRoot::home);
-        let writable = [home, Path::new("/tmp")].into_iter().find(|folder| at.starts_with(folder));
-        let above = at.ancestors().skip(1).take_while(|above| writable.is_some_and(|folder| *above != folder));
-        let above: Vec<_> = above.filter(|_| writable.is_some()).map(Path::to_owned).collect();
-        steps.extend(above.into_iter().rev().map(|at| Step::Directory { at, mode: 0o755, owner: Owner::User }));
+        steps.extend(folders_above(&at, options));
         steps.push(match mount.mode {
             MountMode::ReadOnly | MountMode::CopyOnWrite if facts.is_folder && !is_off("mount-overlay") => {
                 Step::Overlay {
@@ -149,6 +153,15 @@ pub(super) fn steps(options: &Options, facts: &[SourceFacts]) -> Vec<Step> {
         });
     }
     steps
+}
+
+/// The folders that lead to a mount in the command's home or in `/tmp`: they belong to the command.
+pub(super) fn folders_above(at: &Path, options: &Options) -> impl Iterator<Item = Step> {
+    let home = options.image.as_ref().map_or(Path::new(HOME), ImageRoot::home);
+    let writable = [home, Path::new("/tmp")].into_iter().find(|folder| at.starts_with(folder));
+    let above = at.ancestors().skip(1).take_while(|above| writable.is_some_and(|folder| *above != folder));
+    let above: Vec<_> = above.filter(|_| writable.is_some()).map(Path::to_owned).collect();
+    above.into_iter().rev().map(|at| Step::Directory { at, mode: 0o755, owner: Owner::User })
 }
 
 /// The rules for mounts that the command may write.

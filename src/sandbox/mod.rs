@@ -34,11 +34,15 @@ mod supervise;
 mod system;
 mod trust;
 mod visitor;
+mod volume;
+mod volumes;
 
 /// The sandbox user's id. Not 0: no process inside runs as root, even as a root without power.
 const USER: u32 = 1000;
 /// The home of a sandbox without an image.
 const HOME: &str = "/home/agent";
+/// The home of a command that is root inside a root file system without an image.
+const ROOTS_HOME: &str = "/root";
 
 /// Begins the slowest part of the next sandbox in a child process, so that it is ready when the request has been read.
 /// For a program with one thread that will probably run a sandbox now. Without this call, and in a program with
@@ -54,10 +58,10 @@ pub(crate) fn left_containers() -> Vec<(&'static str, std::path::PathBuf)> {
     crate::container::Containers::new(None).left()
 }
 
-pub(crate) use crate::container::archive::{Bounds, pack, pack_kept, unpack_at};
+pub(crate) use crate::container::archive::{Bounds, pack, pack_kept, pack_volume, unpack_at, unpack_volume};
 pub(crate) use crate::container::{
-    DiskFile, HostPaths, Workshop, backing_name, groups, is_begun_disk_abandoned, left_devices, remove_begun_disk,
-    remove_devices, remove_groups,
+    DiskFile, HostPaths, ImageAccess, NewVolumeImage, Opened as OpenedImage, VolumeImage, Workshop, backing_name,
+    groups, is_begun_disk_abandoned, left_devices, remove_begun_disk, remove_devices, remove_groups, volume_files,
 };
 pub(crate) use crate::egress::{Broker, Renewal, Value, check_credentials, fits_a_header, make_authority};
 pub use crate::egress::{Credential, Ech, Ledger, Policy, Row, Rule, Wording};
@@ -84,3 +88,4 @@ pub(crate) use signals::Signals;
 pub(crate) use streams::{JobEnd, JobEvent, Notice, Progress, Sink, Stream};
 pub(crate) use visitor::FileRequest;
 pub use visitor::{FileEntry, as_visitor};
+pub use volume::{Volume, VolumeAccess, check_volume_name};

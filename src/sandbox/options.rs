@@ -6,6 +6,7 @@ use super::location::WORKSPACE;
 use super::mount::Mount;
 use super::network::Network;
 use super::outcome::ExitCodes;
+use super::volume::Volume;
 use crate::egress::Broker;
 use crate::error::{Error, Kind, Result};
 use crate::files::Pinned;
@@ -49,6 +50,10 @@ pub struct Options {
     pub(crate) hidden: HiddenFiles,
     /// Files and folders of the host that the caller asked for.
     pub mounts: Vec<Mount>,
+    /// Volumes of the store, without the home.
+    pub volumes: Vec<Volume>,
+    /// The volume that is the command's home.
+    pub home: Option<String>,
     /// Host folders that the command may write itself, with their place inside: a courier's mirror, never an agent's.
     pub(crate) lent: Vec<(PathBuf, PathBuf)>,
     /// Paths of the host that are held open from their check on.
@@ -91,6 +96,8 @@ impl Options {
             shown: Vec::new(),
             hidden: HiddenFiles::default(),
             mounts: Vec::new(),
+            volumes: Vec::new(),
+            home: None,
             lent: Vec::new(),
             pinned: Pinned::default(),
             secrets: Vec::new(),

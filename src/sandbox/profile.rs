@@ -9,7 +9,7 @@ use super::mount::MountMode;
 use super::options::{Backend, Options, Workspace};
 use super::shown_limits;
 use super::system::System;
-use super::{HOME, USER, trust};
+use super::{HOME, ROOTS_HOME, USER, trust, volumes};
 use crate::container;
 use crate::host::is_off;
 use crate::spec::landlock::{Access, Landlock, Rule};
@@ -44,9 +44,6 @@ const MASKED: [&str; 10] = [
     "/proc/timer_stats",
 ];
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
-
-/// The home of a command that is root inside a root file system without an image.
-const ROOTS_HOME: &str = "/root";
 
 /// Facts about the caller and the host that the spec depends on.
 pub(crate) struct Facts<'host> {
@@ -110,8 +107,9 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
     };
     let at = &options.at;
     // A broker's certificates are of one sandbox, and so are the places of what a caller shows. Another runtime mounts parents by itself.
-    let is_usual =
-        options.broker.is_none() && options.shown.is_empty() && options.lent.is_empty() && options.mounts.is_empty();
+    let has_volumes = !options.volumes.is_empty() || options.home.is_some();
+    let shows_more = !options.shown.is_empty() || !options.lent.is_empty() || !options.mounts.is_empty();
+    let is_usual = options.broker.is_none() && !shows_more && !has_volumes;
     let is_kept =
         options.image.is_none() && options.rootfs.is_none() && is_usual && matches!(options.backend, Backend::Native);
     let mut steps = if is_kept { location::before(at) } else { Vec::new() };
@@ -132,7 +130,9 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         let is_mixed = hierarchy.is_some_and(|path| path != Path::new("/sys/fs/cgroup"));
         steps.extend(shown_limits::steps(options, hierarchy, is_mixed));
     }
-    steps.extend(options.image.iter().flat_map(|image| image.steps(HOSTNAME)));
+    let is_empty_home = |step: &Step| matches!(step, Step::Bind { source: Source::Scratch("home"), .. });
+    let of_image = options.image.iter().flat_map(|image| image.steps(HOSTNAME));
+    steps.extend(of_image.filter(|step| options.home.is_none() || !is_empty_home(step)));
     if options.root_inside && options.image.is_none() {
         steps.push(Step::Directory { at: ROOTS_HOME.into(), mode: 0o700, owner: Owner::Administrator });
     }
@@ -159,6 +159,7 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         shown: Shown::Users { uid, gid },
     }));
     steps.extend(host_mounts::steps(options, &facts.mounts));
+    steps.extend(volumes::steps(options));
     steps.extend(options.lent.iter().zip(&facts.lent_owners).map(|((from, at), &(uid, gid))| Step::Bind {
         source: Source::Host(from.clone()),
         at: at.clone(),
@@ -268,7 +269,8 @@ fn writable_steps(options: &Options, owner: (u32, u32)) -> Vec<Step> {
         },
     };
     // An image has its own, and root's is in the root.
-    let home = (options.image.is_none() && !options.root_inside).then(|| bind("home", Path::new(HOME)));
+    let has_empty_home = options.image.is_none() && !options.root_inside;
+    let home = volumes::home_step(options).or_else(|| has_empty_home.then(|| bind("home", Path::new(HOME))));
     home.into_iter().chain([bind("tmp", Path::new("/tmp")), workspace]).collect()
 }
 
@@ -342,6 +344,7 @@ fn landlock(options: &Options) -> Landlock {
     ];
     rules.extend(options.lent.iter().map(|(_, at)| Rule { path: at.clone(), access: Access::Write }));
     rules.extend(host_mounts::landlock(options));
+    rules.extend(volumes::landlock(options));
     if options.rootfs.is_some() {
         // A root of the user's own is a copy-on-write tree; what it may change there is for its file modes to say.
         rules.extend(

@@ -39,6 +39,8 @@ const A_MOMENT: Duration = Duration::from_millis(10);
 pub(crate) struct Site {
     /// Directories.
     pub paths: HostPaths,
+    /// The detached mounts of the volumes, in the order of [`Options::all_volumes`].
+    pub volumes: Vec<OwnedFd>,
     /// Whether standard input is passed on.
     pub forward_input: bool,
     /// Whether the command's input stays open for attached clients.
@@ -104,23 +106,12 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<PendingSandbox<'_>>
         let (streams, ends) = Streams::pipes(site.forward_input || site.open_input)?;
         (streams, Stdio::Descriptors { input: ends.input, output: ends.output, error: ends.error })
     };
-    let started =
-        container::launch(spec, &checked, &site.paths, stdio, handed, options.network.gateway(options.broker.as_ref()))
-            .map(|running| {
-                let (forward_input, launched) = (site.forward_input, Instant::now());
-                let disk_file = site.paths.disk.named().filter(|_| is_on_disk).map(Path::to_owned);
-                Started {
-                    running,
-                    launched,
-                    streams,
-                    signals,
-                    progress,
-                    forward_input,
-                    disk_bytes,
-                    disk_file,
-                    stop_signal,
-                }
-            });
+    let gateway = options.network.gateway(options.broker.as_ref());
+    let started = container::launch(spec, &checked, &site.paths, stdio, handed, gateway, site.volumes).map(|running| {
+        let (forward_input, launched) = (site.forward_input, Instant::now());
+        let disk_file = site.paths.disk.named().filter(|_| is_on_disk).map(Path::to_owned);
+        Started { running, launched, streams, signals, progress, forward_input, disk_bytes, disk_file, stop_signal }
+    });
     Ok(PendingSandbox { options, degraded, started, notes: submounts.notes, hints: submounts.hints })
 }
 
@@ -384,6 +375,7 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
     let hidden = options.hidden.flags.iter().chain(&options.hidden.lines);
     rows.extend(hidden.map(|pattern| ("hidden".to_owned(), pattern.escape_debug().to_string())));
     rows.extend(options.mounts.iter().map(|mount| ("mount".to_owned(), mount.words())));
+    rows.extend(options.all_volumes().iter().map(|volume| ("volume".to_owned(), volume.words())));
     let disk = spec.file_system.scratch;
     rows.extend(options.limits.rows().into_iter().map(|(name, value)| {
         let value = match name {

@@ -116,6 +116,10 @@ pub(crate) const MOUNTS: [&str; 16] = [
     "host-11", "host-12", "host-13", "host-14", "host-15",
 ];
 
+/// The folders of the scratch file system for the changes above read-only volumes, each with `upper` and `work`.
+pub(crate) const VOLUMES: [&str; 8] =
+    ["volume-0", "volume-1", "volume-2", "volume-3", "volume-4", "volume-5", "volume-6", "volume-7"];
+
 /// The limit of terminals in a sandbox: more than agents use, and a small part of the machine's 4096 (kernel.pty.max).
 pub(crate) const MOST_TERMINALS: u32 = 128;
 
@@ -161,6 +165,9 @@ pub(crate) enum Step {
         shown: Shown,
         hidden: HiddenFiles,
     },
+    /// The files of a volume, whose mount has this number among those that the sandbox got. With `changes` they are the
+    /// lower layer of a copy-on-write view. Id n of the files becomes id n of the container.
+    Volume { number: usize, at: PathBuf, attributes: Attributes, changes: Option<&'static str> },
     /// The process file system of the container's PID namespace.
     Proc { at: PathBuf },
     /// Private terminals, at most [`MOST_TERMINALS`], with `ptmx` for every user.

@@ -15,6 +15,7 @@ mod records;
 mod redact;
 mod secrets;
 mod store;
+mod volumes;
 
 pub use crate::sandbox::Checkpoint;
 pub use definition::explain::explain;
@@ -62,3 +63,4 @@ pub use redact::Redactor;
 pub use redact::display::{is_deceptive, reorders_text};
 pub use secrets::{Exposure, Secret, SecretUse, Source, revoke};
 pub use store::{Status, Store};
+pub use volumes::{VolumeRecord, VolumeRow, VolumeSize, VolumeUser, add_fill};

@@ -41,4 +41,5 @@ mod submounts;
 mod support;
 mod terminal;
 mod uncounted;
+mod volumes;
 mod workspace;

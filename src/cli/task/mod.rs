@@ -19,7 +19,7 @@ mod push;
 mod remove;
 mod resume;
 mod revoke;
-mod run;
+pub(super) mod run;
 mod screen;
 mod select;
 mod show;

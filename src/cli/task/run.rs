@@ -30,6 +30,7 @@ Examples:
   brig task run --empty --memory 512M --wall 10m -e API_MODE=test -- python3 job.py
   brig task run --image debian:12 --dir . -- make test
   brig task run --secret TOKEN=env:GH_TOKEN --dir . -- sh -c 'login < /run/secrets/TOKEN'
+  brig task run --home me --volume data:/data --cache npm:/home/agent/.npm -- ./agent.sh
   brig task run --explain --dir .                 what would be in force; runs nothing
   brig task run --dir . --allow api.example.com:443 -- ./agent.sh
   brig task run --json --dir . -- make | jq .outcome
@@ -53,13 +54,46 @@ impl Arguments {
     }
 }
 
+/// Replace the files of a volume by what a command makes of a copy
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig volume fill npm --image node:22 --allow @npm --dir . -- npm ci --cache /volume
+  brig volume fill models --allow huggingface.co:443 -- sh -c 'curl -o $BRIG_VOLUME/model https://huggingface.co/…'
+  brig volume fill npm:/home/agent/.npm --image node:22 --allow @npm -- npm i -g typescript
+
+The command has the volume at /volume, or at TARGET, and its path in BRIG_VOLUME. When it succeeds, the copy replaces
+the volume at once. A failed or killed command leaves the volume as it was. Tasks that run keep the earlier files.")]
+pub(in crate::cli) struct FillArguments {
+    /// The volume, made if it is missing, and its place inside [default: /volume]
+    #[arg(value_name = "NAME[:TARGET]")]
+    filled: String,
+    #[command(flatten)]
+    flags: SettingFlags<ALL>,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Runs the command that fills a volume.
+pub(in crate::cli) fn fill(store: &Store, arguments: FillArguments) -> Result<ExitCode> {
+    let FillArguments { filled, flags, command } = arguments;
+    let mut definition = definition(&flags, command)?;
+    let target = brig::task::add_fill(&filled, &mut definition)?;
+    definition.sandbox.environment.push(("BRIG_VOLUME".into(), target.into()));
+    run(store, definition, &flags)
+}
+
 /// Runs a task and returns the exit status that tells how it ended.
 pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
     let Arguments { flags, command } = arguments;
-    let definition = definition(&flags, command)?;
+    run(store, definition(&flags, command)?, &flags)
+}
+
+fn run(store: &Store, definition: Definition, flags: &SettingFlags<ALL>) -> Result<ExitCode> {
     let (json, detach) = (flags.has("--json"), flags.has("--detach"));
     if let Some(wish) = &definition.image
-        && let Some(failed) = super::image::fetch(store.root(), wish, pull(&flags))?
+        && let Some(failed) = super::image::fetch(store.root(), wish, pull(flags))?
     {
         if json {
             output::json_error(Kind::Image.code(), "the image was not fetched", Some("standard error has the reason"));

@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// Starts the container. Its first message may report that the command could not be started. The command keeps `handed`
-/// under its number here.
+/// under its number here. `volumes` are detached mounts, by the numbers of the spec's steps.
 pub(crate) fn launch(
     mut spec: Container,
     checked: &Checked,
@@ -28,6 +28,7 @@ pub(crate) fn launch(
     stdio: Stdio,
     handed: Option<OwnedFd>,
     gateway: Option<Wish>,
+    volumes: Vec<OwnedFd>,
 ) -> Result<Running> {
     // If the caller ignores SIGCHLD (a daemon), pid 1 would inherit that and never learn of an end.
     restore_signal(libc::SIGCHLD);
@@ -79,6 +80,7 @@ pub(crate) fn launch(
     let restore =
         earlier.map(open_archive).transpose()?.map(|open| (open, archive::restore_kept as mounts::sandbox::Restore));
     let rates = spec.file_system.scratch.rates;
+    let volume_devices = volumes.iter().map(device_of).collect::<Result<Vec<_>>>()?;
     let entry = Entry {
         confinement: spec.confinement,
         user,
@@ -146,6 +148,7 @@ pub(crate) fn launch(
             skeleton,
             stage: paths.stage.clone(),
             disk,
+            volumes,
             restore,
             administrator: users.administrator,
             user: users.user,
@@ -171,6 +174,7 @@ pub(crate) fn launch(
     };
     let mut running = Running::new(spawned, cgroup, maker, rates, users.range, entry);
     running.helpers = users.helpers;
+    running.volume_devices = volume_devices;
     if let Some(link) = served_by {
         running.lead_out(link);
     }
@@ -179,6 +183,12 @@ pub(crate) fn launch(
         running.serve_by(gateway.start(gateway_user, gateway_landlock_optional, has_names)?)?;
     }
     Ok(running)
+}
+
+/// The device numbers of a volume's mount.
+fn device_of(mounted: &OwnedFd) -> Result<(u32, u32)> {
+    let device = rustix::fs::fstat(mounted).failing(Kind::Disk, || "look at a volume")?.st_dev;
+    Ok((rustix::fs::major(device), rustix::fs::minor(device)))
 }
 
 /// Opens the files of an earlier sandbox, which were in memory.

@@ -36,6 +36,8 @@ pub(crate) struct Running {
     /// Whether its writes go to a private disk.
     on_disk: bool,
     rates: Rates,
+    /// The device numbers of its volumes.
+    pub(super) volume_devices: Vec<(u32, u32)>,
     range: Option<Range>,
     entry: Entry,
     gateway: Option<Gateway>,
@@ -83,6 +85,7 @@ impl Running {
             maker,
             are_mounts_shared: false,
             rates,
+            volume_devices: Vec::new(),
             range,
             entry,
             gateway: None,
@@ -244,14 +247,15 @@ impl Running {
         self.maker.take_if(|maker| maker.has_ended());
     }
 
-    /// Sets the rates of this container's disk. Its device number is known only now; the command, which starts at the
+    /// Sets the rates of this container's disk and volumes. Its device number is known only now; the command, which starts at the
     /// same moment, may have written for some microseconds.
     fn slow_down(&self, root: BorrowedFd<'_>) -> Result<()> {
         let (Some(group), true) = (&self.cgroup, self.on_disk && self.rates.any()) else { return Ok(()) };
         let step = || "limit the rate of the disk";
         let device = rustix::fs::fstat(root).failing(Kind::Disk, step)?.st_dev;
-        let disk = (rustix::fs::major(device), rustix::fs::minor(device));
-        let limits = Resources { block_io: block_io(&self.rates, &[disk]), ..Resources::default() };
+        let mut disks = vec![(rustix::fs::major(device), rustix::fs::minor(device))];
+        disks.extend(&self.volume_devices);
+        let limits = Resources { block_io: block_io(&self.rates, &disks), ..Resources::default() };
         group.0.update(&limits).doing(step)
     }
 

@@ -162,6 +162,7 @@ fn shown(spec: &Container) -> Vec<Shown> {
     };
     let steps = spec.file_system.steps.iter().filter_map(|step| match step {
         Make::Bind { shown, .. } | Make::Overlay { shown, .. } => Some(*shown),
+        Make::Volume { .. } => Some(Shown::Inside),
         Make::Nest { root, .. } => of_root(root),
         _ => None,
     });

@@ -38,57 +38,89 @@ pub(super) const DIRECTORIES: [(&str, u32); 9] = [
 /// The directories that every sandbox shows.
 pub(super) const USUAL: [&str; 2] = ["home", "tmp"];
 
-/// The features of the file system. No journal: the image never outlives a crash.
+/// The one directory of a volume's image: its files.
+pub(super) const VOLUME_FILES: &str = "files";
+
+/// What an image is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Form {
+    directories: &'static [(&'static str, u32)],
+    /// Whether it must survive a crash.
+    is_journaled: bool,
+}
+
+/// The disk of a sandbox. No journal: it does not outlive a crash, or a checkpoint copies it after a sync.
+pub(super) const SCRATCH: Form = Form { directories: &DIRECTORIES, is_journaled: false };
+/// A volume.
+pub(super) const VOLUME: Form = Form { directories: &[(VOLUME_FILES, 0o755)], is_journaled: true };
+
+/// The features of every image.
 ///
 /// `verity` turns off large folios (kernel 6.16), since `ext4_should_enable_large_folio` excludes it. With these ext4
 /// refuses a write of up to a megabyte as a whole if it does not fit. A full disk would have half a megabyte free. No
 /// file uses fs-verity.
-const FEATURES: [&str; 7] =
-    ["^has_journal", "^resize_inode", "^metadata_csum", "uninit_bg", "^sparse_super", "sparse_super2", "verity"];
+const FEATURES: [&str; 6] =
+    ["^resize_inode", "^metadata_csum", "uninit_bg", "^sparse_super", "sparse_super2", "verity"];
 
-/// Inodes in use from the start: those that ext4 reserves (`EXT4_GOOD_OLD_FIRST_INO`), and [`DIRECTORIES`].
-const OWN: u64 = 11 + DIRECTORIES.len() as u64;
+/// Inodes that ext4 reserves (`EXT4_GOOD_OLD_FIRST_INO`).
+const RESERVED: u64 = 11;
+/// MiB of the journal: ext4's smallest, or one that lets many writers wait less.
+const JOURNAL: [u64; 2] = [4, 32];
+/// The data from which on an image has the larger journal.
+const LARGE: u64 = 1 << 30;
+
+impl Form {
+    /// MiB of its journal.
+    fn journal(self, size: Size) -> u64 {
+        if self.is_journaled { JOURNAL[usize::from(size.bytes >= LARGE)] } else { 0 }
+    }
+}
 
 /// The number of inodes for mke2fs: whole blocks in each group, below the limit if that is near enough, else above it.
-fn requested(size: Size) -> u64 {
-    let step = image_bytes(size).div_ceil(GROUP_BYTES) * INODES_PER_BLOCK;
-    let wanted = size.inodes + OWN;
+fn requested(size: Size, form: Form) -> u64 {
+    let step = image_bytes(size, form).div_ceil(GROUP_BYTES) * INODES_PER_BLOCK;
+    let wanted = size.inodes + RESERVED + form.directories.len() as u64;
     let below = wanted / step * step;
     if wanted - below <= size.inodes / NOT_MISSED { below } else { below + step }
 }
 
-/// The data, the inode table, and ext4's reserve: a fiftieth of the whole, at most 4096 blocks
+/// The data, the inode table, the journal, and ext4's reserve: a fiftieth of the whole, at most 4096 blocks
 /// (`ext4_calculate_resv_clusters`).
-fn image_bytes(size: Size) -> u64 {
-    let used = size.bytes + size.inodes * INODE_BYTES;
+fn image_bytes(size: Size, form: Form) -> u64 {
+    let used = size.bytes + size.inodes * INODE_BYTES + (form.journal(size) << 20);
     let kept = (used / 49).min(4096 * BLOCK_BYTES);
     (used + kept).div_ceil(BLOCK_BYTES) * BLOCK_BYTES
 }
 
 /// Makes an image of `size` at `path`. Its source tree is beside it until the end.
-pub(super) fn format(path: &Path, size: Size) -> Result<()> {
-    let tree = Tree::make(path.with_extension("tree"))?;
-    make(path, size, &tree.0)?;
+pub(super) fn format(path: &Path, size: Size, form: Form) -> Result<()> {
+    let tree = Tree::make(path.with_extension("tree"), form)?;
+    make(path, size, form, &tree.0)?;
     let excess = free_inodes(path)?.saturating_sub(size.inodes);
     if excess == 0 {
         return Ok(());
     }
     tree.fill(excess)?;
-    make(path, size, &tree.0)
+    make(path, size, form, &tree.0)
 }
 
-fn make(path: &Path, size: Size, tree: &Path) -> Result<()> {
+fn make(path: &Path, size: Size, form: Form, tree: &Path) -> Result<()> {
     let step = || format!("format the disk image `{}`", path.display());
     let file = File::create(path).failing(Kind::Disk, step)?;
-    ftruncate(&file, image_bytes(size)).failing(Kind::Disk, step)?;
+    ftruncate(&file, image_bytes(size, form)).failing(Kind::Disk, step)?;
+    let journal = if form.is_journaled { "has_journal" } else { "^has_journal" };
     let mut command = Command::new("mke2fs");
     command
         .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0", "-L", "brig", "-G", "128"])
-        .args(["-O", &FEATURES.join(",")])
-        .args(["-E", "lazy_itable_init=1,nodiscard,num_backup_sb=0"]) // a start copies every backup
-        .args(["-N", &requested(size).to_string()])
+        .args(["-O", &format!("{journal},{}", FEATURES.join(","))])
+        // a start copies every backup, and a sparse file reads as zeroes
+        .args(["-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,num_backup_sb=0"])
+        .args(["-N", &requested(size, form).to_string()])
         .arg("-d")
         .arg(tree);
+    if form.is_journaled {
+        command.args(["-J", &format!("size={}", form.journal(size))]);
+    }
     let output = command
         .arg(path)
         .env_clear()
@@ -124,9 +156,9 @@ fn free_inodes(image: &Path) -> Result<u64> {
 struct Tree(PathBuf);
 
 impl Tree {
-    fn make(at: PathBuf) -> Result<Tree> {
+    fn make(at: PathBuf, form: Form) -> Result<Tree> {
         let tree = Tree(at);
-        DIRECTORIES.iter().try_for_each(|(name, mode)| files::create_directories(&tree.0.join(name), *mode))?;
+        form.directories.iter().try_for_each(|(name, mode)| files::create_directories(&tree.0.join(name), *mode))?;
         Ok(tree)
     }
 
@@ -154,17 +186,19 @@ mod tests {
     #[test]
     fn an_image_has_at_most_the_inodes_that_were_asked_for_and_hardly_less() {
         let directory = tempfile::tempdir().unwrap();
-        let check = |bytes: u64, inodes: u64| {
+        let check = |bytes: u64, inodes: u64, form| {
             let path = directory.path().join("image");
-            format(&path, Size { bytes, inodes, synchronous: false }).unwrap();
+            format(&path, Size { bytes, inodes, synchronous: false }, form).unwrap();
             let free = free_inodes(&path).unwrap();
             assert!(free <= inodes && free >= inodes - inodes / NOT_MISSED, "{bytes} {inodes}: {free}");
             assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
         };
-        check(10 << 30, 1_000_000);
-        check(10 << 30, 256);
-        check(10 << 30, 2000);
-        check(16 << 20, 1_000_000);
-        check(4 << 20, 64);
+        check(10 << 30, 1_000_000, SCRATCH);
+        check(10 << 30, 256, SCRATCH);
+        check(10 << 30, 2000, SCRATCH);
+        check(16 << 20, 1_000_000, SCRATCH);
+        check(4 << 20, 64, SCRATCH);
+        check(10 << 30, 1_000_000, VOLUME);
+        check(16 << 20, 64, VOLUME);
     }
 }

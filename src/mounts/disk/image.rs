@@ -11,13 +11,13 @@ use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
 };
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// Attaches an image to a loop device and mounts it.
 pub(super) fn mount_image(template: &Template, live: &Path, size: Size, file: &DiskFile) -> Result<(OwnedFd, Image)> {
     let image = kept::image(template, live, file)?;
-    let device = attach_loop(&image).map_err(|error| {
+    let device = attach_loop(image.file(), OFlags::RDWR).map_err(|error| {
         error.hint(
             "the disk limit needs a loop device: load the module (`modprobe loop`), or pass --allow-degraded disk",
         )
@@ -48,14 +48,16 @@ pub(super) fn mount_image(template: &Template, live: &Path, size: Size, file: &D
 }
 
 /// A configured loop device; it stays attached while this is open or mounted.
-struct LoopDevice {
-    path: String,
+pub(super) struct LoopDevice {
+    pub path: String,
     open: OwnedFd,
 }
 
-fn attach_loop(image: &Image) -> Result<LoopDevice> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let control = open("/dev/loop-control", flags, Mode::empty()).failing(Kind::Disk, || "open `/dev/loop-control`")?;
+/// Attaches the open file of an image, with the same access to the device.
+pub(super) fn attach_loop(image: BorrowedFd<'_>, access: OFlags) -> Result<LoopDevice> {
+    let flags = access | OFlags::CLOEXEC;
+    let control = open("/dev/loop-control", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .failing(Kind::Disk, || "open `/dev/loop-control`")?;
     // Another process may take the free device between the two calls; with 64 of them, each loses a few times.
     for _ in 0..1024 {
         let number = ioctl::free_device(control.as_fd()).failing(Kind::Disk, || "find a free loop device")?;
@@ -65,7 +67,7 @@ fn attach_loop(image: &Image) -> Result<LoopDevice> {
             Err(Errno::NOENT | Errno::NXIO) => continue,
             other => other.failing(Kind::Disk, || format!("open `{path}`"))?,
         };
-        match ioctl::configure(device.as_fd(), image.file(), 4096) {
+        match ioctl::configure(device.as_fd(), image, 4096) {
             Ok(()) => return Ok(LoopDevice { path, open: device }),
             Err(Errno::BUSY | Errno::AGAIN) => {}
             Err(errno) => return Err(errno).failing(Kind::Disk, || format!("attach the image to `{path}`")),

@@ -9,7 +9,7 @@ use super::format::DIRECTORIES;
 use super::template::{Image, Template, copy_allocated};
 use crate::error::{Context, Kind, Result};
 use crate::files::{self, Bounds, DIRECTORY, Walk, WalkStep};
-use crate::spec::root::{Ids, MOUNTS, SUBMOUNTS};
+use crate::spec::root::{Ids, MOUNTS, SUBMOUNTS, VOLUMES};
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags, Uid, chmodat, chownat, flock, fsync, linkat, mkdirat,
     open, openat, statat, unlinkat,
@@ -126,8 +126,8 @@ pub(super) fn renew(root: BorrowedFd<'_>, user: Ids) -> Result<()> {
         let directory = openat(root, name, DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
         empty(directory)?;
     }
-    let of_mounts =
-        SUBMOUNTS.iter().chain(&MOUNTS).flat_map(|name| ["upper", "work"].map(|part| format!("{name}/{part}")));
+    let of_mounts = SUBMOUNTS.iter().chain(&MOUNTS).chain(&VOLUMES);
+    let of_mounts = of_mounts.flat_map(|name| ["upper", "work"].map(|part| format!("{name}/{part}")));
     for name in REMOVED.map(str::to_owned).into_iter().chain(of_mounts) {
         let name = name.as_str();
         let directory = match openat(root, name, DIRECTORY, Mode::empty()) {

@@ -13,6 +13,7 @@ pub(crate) mod maker;
 mod pending;
 mod template;
 pub(crate) mod volatile;
+pub(crate) mod volume;
 
 pub(crate) use description::{DiskFile, Size, Workshop};
 pub(crate) use kept::ImageCopy;

@@ -69,7 +69,7 @@ impl Template {
         files::create_directories(live, 0o700)?;
         let unfinished = WorkDirectory::make(live).failing(Kind::Disk, step)?;
         let image = unfinished.path().join("image");
-        super::format::format(&image, size)?;
+        super::format::format(&image, size, super::format::SCRATCH)?;
         let file = open(&image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Disk, step)?;
         fsync(&file).failing(Kind::Disk, step)?; // after a power cut a template of zeroes would fail every start
         std::fs::rename(&image, &path).failing(Kind::Disk, step)?;

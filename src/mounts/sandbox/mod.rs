@@ -16,7 +16,7 @@ pub(crate) mod skeleton;
 pub(crate) use plan::{Plan, Restore};
 
 use super::cover::{Covers, mask, read_only};
-use super::disk::Pending;
+use super::disk::{Pending, volume};
 use super::mount::{
     attach, attach_to_host, clone_read_only, clone_tree, kept, new_file_system, restrict, restrict_all,
     restrict_mapped, tmpfs,
@@ -84,13 +84,14 @@ fn needs_scratch(step: &Step) -> bool {
         step,
         Step::Overlay { .. }
             | Step::Bind { source: Source::Scratch(_) | Source::Copied { .. }, .. }
+            | Step::Volume { .. }
             | Step::Nest { .. }
     )
 }
 
 /// Whether a step needs a path below the stage.
 fn needs_stage(step: &Step) -> bool {
-    matches!(step, Step::Overlay { .. } | Step::Secrets { .. } | Step::Nest { .. })
+    matches!(step, Step::Overlay { .. } | Step::Volume { .. } | Step::Secrets { .. } | Step::Nest { .. })
 }
 
 struct Builder<'plan> {
@@ -252,6 +253,11 @@ impl Builder<'_> {
                 restrict(&made, *attributes)?;
                 attach(&made, folder.directory(root, at, 0o755)?.0.as_fd())
             }
+            Step::Volume { number, at, attributes, changes } => {
+                let made = self.volume(*number, *attributes, *changes)?;
+                attach(&made, folder.directory(root, at, 0o755)?.0.as_fd())
+            }
+            .doing(|| format!("mount the volume at `{}`", at.display())),
             Step::Secrets { at, files } => {
                 let made = secrets::make(self.stage()?, root, at, files, self.plan.user)?;
                 self.secrets.set(Some(made));
@@ -337,6 +343,26 @@ impl Builder<'_> {
                 clone_tree(directory.as_fd(), Path::new(""))
             }
         }
+    }
+
+    /// The files of a volume as a detached mount. The volume itself is attached below the stage first: before 6.15 the
+    /// kernel copies a directory only of a mount that is attached.
+    fn volume(&self, number: usize, attributes: Attributes, changes: Option<&'static str>) -> Result<OwnedFd> {
+        let missing = || Error::new(Kind::Internal, "the sandbox got no mount for the volume");
+        let mounted = self.plan.volumes.get(number).ok_or_else(missing)?;
+        let below = format!("volume-{number}");
+        let place = resolve::directory(self.stage()?, Path::new(&below), 0o700)?.0;
+        attach(mounted, place.as_fd()).doing(|| "stage the volume")?;
+        let files = clone_tree(volume::files(mounted.as_fd())?.as_fd(), Path::new(""))?;
+        let mapping = self.plan.mapping(Shown::Inside);
+        let Some(changes) = changes else {
+            restrict_mapped(&files, attributes, mapping)?;
+            return Ok(files);
+        };
+        restrict_mapped(&files, Attributes::READ_ONLY, mapping)?;
+        let made = self.over_tree((&files, ""), &below, changes, self.plan.user)?;
+        restrict(&made, attributes)?;
+        Ok(made)
     }
 
     /// Mounts the layers of an image copy-on-write, as the root.

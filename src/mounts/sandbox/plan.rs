@@ -24,6 +24,8 @@ pub(crate) struct Plan {
     pub stage: PathBuf,
     /// The scratch file system if it needs privilege; it may not be ready yet.
     pub disk: Option<Pending>,
+    /// The detached mounts of volumes, by their numbers.
+    pub volumes: Vec<OwnedFd>,
     /// The files that a scratch file system in memory begins with.
     pub restore: Option<(OwnedFd, Restore)>,
     /// The ids of [`Owner::Administrator`].

@@ -79,6 +79,7 @@ fn parts(steps: &[Step]) -> Option<Vec<(PathBuf, Part<'_>)>> {
             Step::Proc { at } => (at, Part::Folder(0o555)),
             Step::Bind { at, .. }
             | Step::Overlay { at, .. }
+            | Step::Volume { at, .. }
             | Step::Pts { at }
             | Step::Secrets { at, .. }
             | Step::Tmpfs { at, .. } => (at, Part::Folder(0o755)),
@@ -117,6 +118,7 @@ fn is_below<Folder: AsRef<Path>>(memory: &[Folder], step: &Step) -> bool {
         | Step::Secrets { at, .. }
         | Step::Bind { at, .. }
         | Step::Overlay { at, .. }
+        | Step::Volume { at, .. }
         | Step::Proc { at }
         | Step::Pts { at }
         | Step::Freeze { at, .. }

@@ -214,6 +214,10 @@ impl Bundle {
                     let at = bundle.bind(at, attributes);
                     of_cell.push(Step::Overlay { lower, changes, at, attributes, shown, hidden });
                 }
+                Step::Volume { number, at, attributes, changes } => {
+                    let at = bundle.bind(at, attributes);
+                    of_cell.push(Step::Volume { number, at, attributes, changes });
+                }
                 Step::Secrets { at, files } => {
                     let at = bundle.bind(at, Attributes::KERNEL.read_only());
                     of_cell.push(Step::Secrets { at, files });

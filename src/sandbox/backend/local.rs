@@ -128,5 +128,8 @@ fn refuse(options: &Options) -> Result<()> {
     if !options.shown.is_empty() || !options.lent.is_empty() || !options.mounts.is_empty() {
         return wrong("place for the host's folders", "use the backend native");
     }
+    if !options.volumes.is_empty() || options.home.is_some() {
+        return wrong("place for volumes", "use the backend native");
+    }
     Ok(())
 }

@@ -8,6 +8,7 @@ use crate::task::store::Store;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -123,6 +124,12 @@ impl Opened {
         Ok(Some(format!(
             "all files of the image `{reference}` are copied for this task{place}: {why}; a store on ext4, xfs or btrfs needs no copy (--store DIR)",
         )))
+    }
+
+    /// Copies the files of the image's directory at `path` into an empty one. `false` if the image has none there.
+    pub(crate) fn copy_directory(&self, path: &Path, into: BorrowedFd<'_>) -> Result<bool> {
+        let step = || format!("copy `{}` of the image `{}`", path.display(), self.used.reference);
+        self.image.copy_directory(path, into).doing(step)
     }
 
     /// Keeps the image for as long as the store has a file at `path`, relative to the store.

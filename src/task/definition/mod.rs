@@ -160,7 +160,9 @@ impl Definition {
     pub(crate) fn waits_before_its_sandbox(&self) -> bool {
         let is_queued = self.max_parallel.is_some();
         let has_place = self.keep != Keep::No || self.continued.is_some() || self.sandbox.backend == Backend::Local;
-        !self.workspace.is_at_hand() || is_queued || has_place
+        // Other tasks find the users of a volume by their records, and a first use may fill it.
+        let has_volumes = !self.sandbox.volumes.is_empty() || self.sandbox.home.is_some();
+        !self.workspace.is_at_hand() || is_queued || has_place || has_volumes
     }
 
     /// A task with the default limits in an empty workspace.

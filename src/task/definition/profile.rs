@@ -327,7 +327,7 @@ mod tests {
         for (text, words) in [
             (
                 "bogus = 1",
-                "line 1 (`bogus = 1`): unknown field `bogus`, expected one of `at`, `git`, `push`, `mounts`, `read_only`, `hide`, `rootfs`, ",
+                "line 1 (`bogus = 1`): unknown field `bogus`, expected one of `at`, `git`, `push`, `mounts`, `read_only`, `volumes`, `caches`, `home`, `hide`, `rootfs`, ",
             ),
             ("[result]\nbogus = 1", "unknown field `bogus`, expected `path` or `schema`"),
             ("[push]\nbogus = 1", "unknown field `bogus`, expected `branch` or `default_branch`"),

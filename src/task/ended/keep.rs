@@ -389,6 +389,8 @@ impl Store {
         definition.sandbox.rootfs = record.rootfs;
         definition.sandbox.root_inside = record.root_inside;
         definition.sandbox.mounts = record.mounts;
+        definition.sandbox.volumes = record.volumes;
+        definition.sandbox.home = record.home;
         // Another command runs, and does not hold.
         definition.sandbox.holds = note.holds && is_same_command;
         definition.sandbox.hidden.flags = record.hide;

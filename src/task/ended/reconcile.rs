@@ -16,6 +16,8 @@ use crate::task::store::{EVENTS, LOG, REMOVED, Status, Store, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// The most volumes of a task.
+const MOST_VOLUMES: usize = 8;
 /// Interval and number of checks for objects that the kernel removes late.
 const MOMENT: Duration = Duration::from_millis(100);
 const MOMENTS: u32 = 20;
@@ -216,7 +218,9 @@ pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
     let left = sandbox::left_containers();
     found.extend(left.into_iter().map(|(kind, path)| Leak { kind: kind.into(), path }));
     found.extend(devices(store));
-    found.extend(loop_devices(store, running.len()));
+    let (lasting, passing) = (store.templates(), sandbox::backing_name(&store.templates()));
+    found.extend(loop_devices(&[&lasting.to_string_lossy(), &passing], running.len()));
+    found.extend(loop_devices(&[&store.volumes_directory().to_string_lossy()], running.len() * MOST_VOLUMES));
     Ok(found)
 }
 
@@ -243,28 +247,27 @@ fn is_abandoned(group: &std::path::Path) -> bool {
     processes.is_ok_and(|text| text.is_empty()) && age.is_some_and(|age| age > JUST_MADE)
 }
 
-/// Loop devices on images of this store, if there are more than running tasks. The kernel detaches one a moment after
+/// Loop devices on images whose paths begin so, if there are more than `most`. The kernel detaches one a moment after
 /// its last mount, so a candidate is checked again.
-fn loop_devices(store: &Store, running: usize) -> Vec<Leak> {
-    let mut found = attached(store);
+fn loop_devices(prefixes: &[&str], most: usize) -> Vec<Leak> {
+    let mut found = attached(prefixes);
     for _ in 0..MOMENTS {
-        if found.len() <= running {
+        if found.len() <= most {
             return Vec::new();
         }
         std::thread::sleep(MOMENT);
-        found = attached(store);
+        found = attached(prefixes);
     }
-    found.into_iter().skip(running).map(|path| Leak { kind: "loop device".into(), path }).collect()
+    found.into_iter().skip(most).map(|path| Leak { kind: "loop device".into(), path }).collect()
 }
 
-fn attached(store: &Store) -> Vec<PathBuf> {
+fn attached(prefixes: &[&str]) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir("/sys/block") else { return Vec::new() };
-    let (lasting, passing) = (store.templates(), sandbox::backing_name(&store.templates()));
     entries
         .filter_map(|entry| {
             let entry = entry.ok()?;
             let backing = std::fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
-            let ours = backing.starts_with(&*lasting.to_string_lossy()) || backing.starts_with(&passing);
+            let ours = prefixes.iter().any(|prefix| backing.starts_with(prefix));
             ours.then(|| PathBuf::from("/dev").join(entry.file_name()))
         })
         .collect()

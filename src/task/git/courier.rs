@@ -151,7 +151,7 @@ impl<'run> Courier<'run> {
         paths.id = format!("{}-git", self.errand.id);
         // The stage covers its mount point, and couriers see parts of the task's own directory.
         let mut nothing = |_: BorrowedFd<'_>| Ok(());
-        let site = Site { paths, forward_input: false, open_input: false, progress: None };
+        let site = Site { paths, volumes: Vec::new(), forward_input: false, open_input: false, progress: None };
         let audience = Audience { sink: &mut output, control: None, collect: collect.unwrap_or(&mut nothing) };
         let report: Report = sandbox::run(&self.options, site, audience)?;
         let redactor = self.errand.redactor;

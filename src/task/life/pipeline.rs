@@ -5,9 +5,10 @@
 //! | check (`request`) | nothing | | |
 //! | begin | the task's lock and its name; where a phase takes long, its directory | drop, or the next command | `state`: preparing |
 //! | `queue` | a ticket | drop of the turn | |
-//! | `prepare` | a checkout, the note of a kept disk | discard of the disk | `progress` |
+//! | `prepare` | a checkout, the note of a kept disk, mounts of volumes | discard of the disk | `progress` |
 //! | `run` | the sandbox; with it the directory, if it is new | the supervision of the sandbox | `state`, `usage`, `egress`, `limit` |
 //! | `collect` (part of `run`) | changes, the result, artifacts | kept for the user | |
+//! | `fill` | a volume's new files | kept for the user | |
 //! | `bases` | copies of files that the user edited meanwhile | kept for the user | |
 //! | `hand_back` | a bundle, a pushed branch | kept for the user | |
 //! | finish | the receipt | | `ended` |
@@ -37,6 +38,7 @@ use crate::task::records::receipt::{AttemptRecord, Receipt, Timing};
 use crate::task::records::record::Record;
 use crate::task::secrets::TaskSecrets;
 use crate::task::store::{Alive, Store, json, new_id};
+use crate::task::volumes::TaskVolumes;
 use request::Request;
 use std::cell::RefCell;
 use std::time::Instant;
@@ -82,7 +84,7 @@ struct Phase {
 }
 
 /// The phases in their order.
-const PHASES: [Phase; 5] = [
+const PHASES: [Phase; 6] = [
     Phase {
         name: "queue",
         applies: |attempt| attempt.request.definition.max_parallel.is_some(),
@@ -100,6 +102,12 @@ const PHASES: [Phase; 5] = [
         applies: |_| true,
         work: |attempt, watcher| attempt.run_sandbox(watcher),
         undo: |_, _| Ok(()), // `work` ends with the teardown of the sandbox
+    },
+    Phase {
+        name: "fill",
+        applies: |attempt| attempt.volumes.fill.is_some(),
+        work: |attempt, _| attempt.replace_volume(),
+        undo: |_, _| Ok(()), // an image without a name ends with the attempt
     },
     Phase {
         name: "bases",
@@ -129,6 +137,8 @@ struct Attempt<'run> {
     turn: Option<Turn>,
     workspace: Workspace,
     progress: Option<Progress>,
+    /// The volumes, until the sandbox has them.
+    volumes: TaskVolumes,
     /// The report of the sandbox, once that ended.
     report: Option<Report>,
     /// The writer of events, once the sandbox ended.
@@ -159,6 +169,7 @@ impl<'run> Attempt<'run> {
             turn: None,
             workspace: Workspace::Empty,
             progress: Some(progress),
+            volumes: TaskVolumes::default(),
             report: None,
             writer: None,
             base: None,
@@ -270,6 +281,6 @@ mod tests {
     #[test]
     fn phases_are_the_steps_of_a_receipt_in_their_order() {
         let names: Vec<_> = PHASES.iter().map(|phase| phase.name).collect();
-        assert_eq!(names, ["queue", "prepare", "run", "bases", "hand_back"]);
+        assert_eq!(names, ["queue", "prepare", "run", "fill", "bases", "hand_back"]);
     }
 }

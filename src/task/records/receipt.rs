@@ -2,7 +2,7 @@
 
 use super::record::{Record, SCHEMA};
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::{Cleanup, Degraded, Ledger, LimitHit, Limits, Mount, Outcome, Refused, Report, Usage};
+use crate::sandbox::{Cleanup, Degraded, Ledger, LimitHit, Limits, Mount, Outcome, Refused, Report, Usage, Volume};
 use crate::task::definition::ProfileUsed;
 use crate::task::definition::naming::Labels;
 use crate::task::git::Push;
@@ -86,6 +86,12 @@ pub struct Receipt {
     /// The files and folders of the host that it showed besides the workspace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
+    /// The volumes of the store that it had, without the home.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<Volume>,
+    /// The volume that was its home.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<String>,
     /// The patterns of `--hide`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hide: Vec<String>,
@@ -278,6 +284,8 @@ impl Receipt {
             parent: record.continued_from.clone().map(|task| Parent { task, checkpoint: record.checkpoint.clone() }),
             workspace_at: record.at.clone(),
             mounts: record.mounts.clone(),
+            volumes: record.volumes.clone(),
+            home: record.home.clone(),
             hide: record.hide.clone(),
             commit_out: course.commit_out,
             push: course.push,

@@ -2,7 +2,7 @@
 //! ended, a held lock running, neither lost.
 
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::{ExitCodes, Guarantee, Limits, Mount};
+use crate::sandbox::{ExitCodes, Guarantee, Limits, Mount, Volume};
 use crate::task::definition::image::{ImageUsed, Opened};
 use crate::task::definition::layout::Layout;
 use crate::task::definition::naming::Labels;
@@ -56,6 +56,12 @@ pub struct Record {
     /// The files and folders of the host that it shows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
+    /// The volumes, without the home.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<Volume>,
+    /// The volume that is the home.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<String>,
     /// The patterns of `--hide`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hide: Vec<String>,
@@ -151,6 +157,8 @@ impl Record {
             directory: definition.sandbox.directory.clone(),
             rootfs: definition.sandbox.rootfs.clone(),
             mounts: definition.sandbox.mounts.clone(),
+            volumes: definition.sandbox.volumes.clone(),
+            home: definition.sandbox.home.clone(),
             hide: definition.sandbox.hidden.flags.clone(),
             image: image.map(|image| image.used.clone()),
             root_inside: definition.sandbox.root_inside || image.is_some_and(|image| image.asks_root),

@@ -7,6 +7,7 @@
 //! <store>/queue/        a locked ticket for each task that has or waits for its turn
 //! <store>/index         a row for each task that has ended, made again when it is missing
 //! <store>/templates/    formatted empty disk images, and what the default root begins with
+//! <store>/volumes/      a directory for each volume
 //! <store>/bases/        checkouts of repositories, one for each commit
 //! <store>/mirrors/      bare mirrors of remote repositories
 //! ```

@@ -18,6 +18,7 @@ use super::Definition;
 use super::settings::values::{degradable, place};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::Pinned;
+use crate::host::is_off;
 use crate::image::Reference;
 use crate::sandbox::{self, Backend, Ech, Guarantee, Rule};
 use crate::task::definition::receiver::Receiver;
@@ -63,6 +64,9 @@ pub(crate) struct Rules {
     /// Folders of the host that tasks may write by `--mount …:rw`, with all below them. They must be in `folders` too.
     #[serde(default)]
     writable_folders: Vec<PathBuf>,
+    /// Volumes that tasks may have, and that `brig volume` may change, by name.
+    #[serde(default)]
+    volumes: Vec<String>,
     /// Whether a task may reach every public address.
     #[serde(default)]
     allow_network_open: bool,
@@ -226,6 +230,11 @@ pub(crate) fn check_root_inside() -> Result<()> {
     rules()?.map_or(Ok(()), Rules::check_root_inside)
 }
 
+/// Refuses a volume that the machine's rules do not list.
+pub(crate) fn check_volume(name: &str) -> Result<()> {
+    rules()?.map_or(Ok(()), |rules| rules.check_volume(name))
+}
+
 /// Refuses to start more tasks by one command than the machine's rules allow.
 pub fn check_number(number: u32) -> Result<()> {
     rules()?.map_or(Ok(()), |rules| rules.check_number(number))
@@ -318,6 +327,8 @@ impl Rules {
         }
         let pinned = self.pin(definition)?;
         self.check_mounts(definition, &pinned)?;
+        let volumes = definition.sandbox.volumes.iter().map(|volume| &volume.name);
+        volumes.chain(&definition.sandbox.home).try_for_each(|name| self.check_volume(name))?;
         let mut admitted = definition.clone();
         self.ceilings.admit(&mut admitted).map_err(over)?;
         Ok((admitted, pinned))
@@ -329,6 +340,14 @@ impl Rules {
         }
         let instead = "leave `--root-inside` out; for an image that asks for it, name its user: --user USER";
         refuse("a command that is root inside is not allowed", instead, "allow_root_inside = true")
+    }
+
+    fn check_volume(&self, name: &str) -> Result<()> {
+        if self.volumes.iter().any(|each| each == name) || is_off("hosted-volumes") {
+            return Ok(());
+        }
+        let words = format!("the volume `{}` is not in the list", name.escape_debug());
+        refuse(&words, "use one of the list", &format!("volumes = [\"{}\"]", name.escape_debug()))
     }
 
     fn check_number(&self, number: u32) -> Result<()> {

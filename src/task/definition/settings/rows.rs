@@ -9,7 +9,7 @@ use super::values::{Variable, degradable, given_variable, resolver, size};
 use super::{Given, Setter, Setting, ValueKind, checked, owned, time};
 use crate::error::{Error, Kind, Result};
 use crate::files::HiddenMatcher;
-use crate::sandbox::{Caller, LimitName, Mount, MountMode, Rule};
+use crate::sandbox::{Caller, LimitName, Mount, MountMode, Rule, Volume, check_volume_name};
 use crate::task::definition::image::ImageWish;
 use crate::task::definition::receiver::Receiver;
 use crate::task::definition::{Definition, Keep, WorkspaceSource};
@@ -98,6 +98,15 @@ pub(super) static ROWS: &[Setting] = &[
     row("--ro", "PATH", "read_only", Texts, Folder, add_read_only)
         .group(ROOT)
         .help("Show a file or folder of this machine at its own path, read-only: ~/.rustup, /opt/node (repeat)"),
+    row("--volume", "NAME:TARGET[:ro]", "volumes", Texts, Key("volumes"), |it, v| v.push(&mut it.sandbox.volumes, |text| Volume::parse(text, true)))
+        .group(ROOT)
+        .help("Show a volume of the store inside. Its files outlive the task; one task at a time writes it, many read it (`brig volume --help`; repeat)"),
+    row("--cache", "NAME:TARGET", "caches", Texts, Key("volumes"), |it, v| v.push(&mut it.sandbox.volumes, |text| Volume::parse(text, false)))
+        .group(ROOT)
+        .help("Show a volume below a private layer: writes end with the task, so that no task can poison it; `brig volume fill` fills it (repeat)"),
+    row("--home", "NAME", "home", Text, Key("volumes"), set_home)
+        .group(ROOT)
+        .help("Use this volume as the home, so that logins and sessions outlive the task"),
     row("--hide", "PATTERN", "hide", Texts, Free, add_hidden)
         .group(WORKSPACE)
         .help("Leave files of --dir out of the sandbox, its changes and `apply`, by a pattern as in .gitignore; .brigignore in the folder lists more (repeat)"),
@@ -332,6 +341,11 @@ fn add_read_only(it: &mut Definition, v: &Given<'_>) -> Result<()> {
     let target = std::fs::canonicalize(&source).ok().filter(|_| climbs).unwrap_or_else(|| source.clone());
     it.sandbox.mounts.push(Mount { source, target, mode: MountMode::ReadOnly });
     Ok(())
+}
+
+fn set_home(it: &mut Definition, v: &Given<'_>) -> Result<()> {
+    check_volume_name(v.text()?)?;
+    v.some(&mut it.sandbox.home, owned)
 }
 
 fn set_reference(it: &mut Definition, v: &Given<'_>) -> Result<()> {

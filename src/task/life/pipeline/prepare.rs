@@ -10,6 +10,7 @@ use crate::task::life::queue::{self, Waited};
 use crate::task::life::watcher::Watcher;
 use crate::task::output::folder_snapshot::FolderIdentity;
 use crate::task::records::event::Writer;
+use crate::task::volumes::{FirstUse, TaskVolumes};
 use serde_json::json;
 use std::cell::RefCell;
 
@@ -47,8 +48,8 @@ impl Attempt<'_> {
     }
 
     pub(super) fn prepare(&mut self, watcher: &mut dyn Watcher) -> Result<(), Box<Report>> {
-        match self.prepare_workspace(watcher) {
-            Ok(workspace) => self.workspace = workspace,
+        match self.prepare_workspace(watcher).and_then(|workspace| Ok((workspace, self.open_volumes()?))) {
+            Ok((workspace, volumes)) => (self.workspace, self.volumes) = (workspace, volumes),
             Err(_) if self.budget.is_cancelled() => {
                 let error = Error::new(Kind::State, "it was ended while its workspace was prepared");
                 return Err(stopped(Outcome::Cancelled, error));
@@ -56,6 +57,23 @@ impl Attempt<'_> {
             Err(error) => return Err(stopped(Outcome::PrepareFailed, error)),
         }
         Ok(())
+    }
+
+    /// Opens the volumes last: no other task waits for them while a repository is fetched.
+    fn open_volumes(&self) -> Result<TaskVolumes> {
+        let (request, options) = (self.request, &self.request.options);
+        let volumes = options.all_volumes();
+        if volumes.is_empty() {
+            return Ok(TaskVolumes::default());
+        }
+        let first = FirstUse {
+            image: request.image.as_ref(),
+            user: options.user(),
+            home: options.home.as_deref(),
+            id: self.id(),
+            is_continued: request.definition.continued.is_some(),
+        };
+        TaskVolumes::open(request.store, &volumes, &first)
     }
 
     fn prepare_workspace(&mut self, watcher: &mut dyn Watcher) -> Result<Workspace> {

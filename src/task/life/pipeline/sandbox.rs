@@ -39,6 +39,7 @@ impl Attempt<'_> {
         }
         let site = Site {
             paths,
+            volumes: std::mem::take(&mut self.volumes.mounts),
             forward_input: watcher.forward_input(),
             open_input: watcher.open_input(),
             progress: self.progress.take(),
@@ -68,6 +69,19 @@ impl Attempt<'_> {
             report.error = Some(error);
         }
         Ok(report)
+    }
+
+    /// Replaces the volume that the task filled, if its command succeeded.
+    pub(super) fn replace_volume(&mut self) -> Result<(), Box<Report>> {
+        let (Some(mut report), Some(fill)) = (self.report.take(), self.volumes.fill.take()) else { return Ok(()) };
+        if report.outcome == Outcome::Succeeded
+            && let Err(error) = fill.publish(self.request.store)
+        {
+            report.outcome = Outcome::PushFailed;
+            report.error.get_or_insert(error);
+        }
+        self.report = Some(report);
+        Ok(())
     }
 
     /// The error of a task that succeeded without the result that was demanded.

@@ -1,0 +1,256 @@
+//! Packs trees that an agent may have written.
+
+use super::{Form, OPAQUE};
+use crate::error::{Context, Error, Kind, Result};
+use crate::files::{Bounds as FileBounds, DIRECTORY, Names, Patterns, Walk, WalkStep, next_data, open_directory};
+use crate::image::tar::write::Writer;
+use crate::image::tar::{Entry, EntryKind, MOST_EXTENTS};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, chmodat, fgetxattr, fstat, openat, readlinkat, statat};
+use rustix::io::Errno;
+use std::collections::{HashMap, hash_map};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// The mode bits of a volume's files: without set-id bits, which would have effect where the archive is unpacked.
+pub(super) const VOLUME_MODES: u32 = 0o1777;
+
+/// Packs `path`, with everything below it, under the name `name`. Skips other types than files, directories and links,
+/// and returns how many. Skips what `exclude` matches, by its path below `path`.
+pub(crate) fn pack<W: Write>(path: &Path, top_name: &Path, exclude: &Patterns, sink: W) -> Result<u64> {
+    let step = || format!("read `{}`", path.display());
+    let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), form: Form::Copy };
+    let status = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::NotFound, step)?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
+        pack.entry(CWD, path, top_name, &status, &step)?;
+        return pack.finish();
+    }
+    let top = openat(CWD, path, DIRECTORY, Mode::empty()).failing(Kind::Workspace, step)?;
+    pack.tree(top, top_name, path, Some(exclude))?;
+    pack.finish()
+}
+
+/// Packs the files of a volume, with their owners. Returns how many were skipped: FIFOs, sockets and devices.
+pub(crate) fn pack_volume<W: Write>(top: OwnedFd, sink: W) -> Result<u64> {
+    let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), form: Form::Volume };
+    pack.tree(top, Path::new("."), Path::new("the volume"), None)?;
+    pack.finish()
+}
+
+/// An archive in progress.
+pub(super) struct Pack<W: Write> {
+    pub writer: Writer<W>,
+    pub left_out: u64,
+    /// The first name in the archive of each file with several, by device and inode.
+    pub first_names: HashMap<(u64, u64), PathBuf>,
+    pub form: Form,
+}
+
+impl<W: Write> Pack<W> {
+    /// Packs a directory with everything below it under the name `top_name`, without what `exclude` matches; errors show
+    /// it as `shown`.
+    pub fn tree(&mut self, top: OwnedFd, top_name: &Path, shown: &Path, exclude: Option<&Patterns>) -> Result<()> {
+        let step = || format!("read `{}`", shown.display());
+        let status = fstat(&top).failing(Kind::Workspace, step)?;
+        self.directory(top.as_fd(), top_name, &status)?;
+        let mut walk = Walk::<1, PathBuf>::new(FileBounds::NONE);
+        let enter = |walk: &mut Walk<1, PathBuf>, directory: OwnedFd, name: PathBuf| {
+            let mut names = Names::of(&directory)?;
+            names.sort();
+            walk.enter([Some(directory)], names, name)
+        };
+        enter(&mut walk, top, top_name.to_owned()).failing(Kind::Workspace, step)?;
+        while let Some(next) = walk.next().failing(Kind::Workspace, step)? {
+            let (WalkStep::Entry(_), Some(above)) = (next, walk.state()) else { continue };
+            let last = Path::new(OsStr::from_bytes(walk.name().to_bytes()));
+            let name = above.join(last);
+            let step = || format!("read `{}`", shown.join(name.strip_prefix(top_name).unwrap_or(&name)).display());
+            let directory = walk.side(0).failing(Kind::Internal, step)?;
+            let status = statat(directory, last, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::NotFound, step)?;
+            let is_directory = FileType::from_raw_mode(status.st_mode) == FileType::Directory;
+            let below = name.strip_prefix(top_name).unwrap_or(&name);
+            if exclude.is_some_and(|exclude| exclude.matches(below, is_directory)) {
+                continue;
+            }
+            if self.form == Form::Kept {
+                make_readable(directory, last, &status).failing(Kind::Workspace, step)?;
+            }
+            if !is_directory {
+                self.entry(directory, last, &name, &status, &step)?;
+                continue;
+            }
+            let inner = open_directory(directory, walk.name()).failing(Kind::Workspace, step)?;
+            self.directory(inner.as_fd(), &name, &status)?;
+            enter(&mut walk, inner, name.clone()).failing(Kind::Workspace, step)?;
+        }
+        Ok(())
+    }
+
+    /// The entry of a file, with its owner if the archive keeps owners.
+    fn described(&self, kind: EntryKind, name: &Path, status: &Stat) -> Entry {
+        let plain = entry(kind, name, status);
+        match self.form {
+            Form::Copy | Form::Kept => plain,
+            Form::Volume => {
+                Entry { uid: status.st_uid, gid: status.st_gid, mode: status.st_mode & VOLUME_MODES, ..plain }
+            }
+        }
+    }
+
+    fn directory(&mut self, directory: BorrowedFd<'_>, name: &Path, status: &Stat) -> Result<()> {
+        let mut entry = self.described(EntryKind::Directory, name, status);
+        let mut value = [0_u8; 16];
+        if self.form == Form::Kept
+            && let Ok(length) = fgetxattr(directory, OPAQUE, &mut value)
+        {
+            entry.xattrs.push((OPAQUE.to_bytes().to_vec(), value[..length].to_vec()));
+        }
+        self.writer.entry(&entry)
+    }
+
+    /// Writes the file or link `last` of `directory`.
+    fn entry(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        last: &Path,
+        name: &Path,
+        status: &Stat,
+        step: &dyn Fn() -> String,
+    ) -> Result<()> {
+        match FileType::from_raw_mode(status.st_mode) {
+            FileType::Symlink => {
+                let link = readlinkat(directory, last, Vec::new()).failing(Kind::Workspace, step)?;
+                self.writer
+                    .entry(&Entry { link: link.into_bytes(), ..self.described(EntryKind::Symlink, name, status) })
+            }
+            FileType::RegularFile => {
+                if status.st_nlink > 1 {
+                    match self.first_names.entry((status.st_dev, status.st_ino)) {
+                        hash_map::Entry::Vacant(first) => drop(first.insert(name.to_owned())),
+                        hash_map::Entry::Occupied(first) => {
+                            let link = first.get().as_os_str().as_bytes().to_vec();
+                            return self
+                                .writer
+                                .entry(&Entry { link, ..self.described(EntryKind::HardLink, name, status) });
+                        }
+                    }
+                }
+                let described = self.described(EntryKind::File, name, status);
+                pack_file(&mut self.writer, directory, last, described, step)
+            }
+            FileType::CharacterDevice if self.form == Form::Kept && status.st_rdev == 0 => {
+                self.writer.entry(&entry(EntryKind::Character, name, status))
+            }
+            _ => {
+                self.left_out += 1;
+                Ok(())
+            }
+        }
+    }
+
+    pub fn finish(self) -> Result<u64> {
+        self.writer.finish()?;
+        Ok(self.left_out)
+    }
+}
+
+/// Lets the owner read what its mode denies; the archive has the mode as it was.
+fn make_readable(directory: BorrowedFd<'_>, last: &Path, status: &Stat) -> Result<(), Errno> {
+    let needed = match FileType::from_raw_mode(status.st_mode) {
+        FileType::Directory => 0o700,
+        FileType::RegularFile => 0o400,
+        _ => return Ok(()),
+    };
+    let mode = status.st_mode & 0o7777;
+    if mode & needed == needed {
+        return Ok(());
+    }
+    chmodat(directory, last, Mode::from_raw_mode(mode | needed), AtFlags::empty())
+}
+
+fn pack_file<W: Write>(
+    writer: &mut Writer<W>,
+    directory: BorrowedFd<'_>,
+    last: &Path,
+    described: Entry,
+    step: &dyn Fn() -> String,
+) -> Result<()> {
+    // NONBLOCK: a FIFO may have replaced it.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(openat(directory, last, flags, Mode::empty()).failing(Kind::Workspace, step)?);
+    let status = fstat(&file).failing(Kind::Workspace, step)?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
+        return Err(Error::new(Kind::Workspace, "it is no longer a file").doing(step()));
+    }
+    let size = u64::try_from(status.st_size).unwrap_or(0);
+    let sparse = extents(&file, size).failing(Kind::Workspace, step)?;
+    let whole = [(0, size)];
+    let map = sparse.clone();
+    writer.entry(&Entry { sparse, size, ..described })?;
+    let mut buffer = vec![0; 64 << 10];
+    for &(mut offset, mut left) in map.as_deref().unwrap_or(&whole) {
+        while left > 0 {
+            let wanted = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            let count = file.read_at(&mut buffer[..wanted], offset).failing(Kind::Workspace, step)?;
+            // It became shorter during the read: fill up to the size in its header.
+            let count = if count == 0 {
+                buffer[..wanted].fill(0);
+                wanted
+            } else {
+                count
+            };
+            writer.data(&buffer[..count])?;
+            offset += count as u64;
+            left -= count as u64;
+        }
+    }
+    Ok(())
+}
+
+/// The data extents of a file with holes. With more extents than an archive takes, small holes become data.
+fn extents(file: &File, size: u64) -> Result<Option<Vec<(u64, u64)>>, Errno> {
+    let (mut map, mut offset, mut gap) = (Vec::<(u64, u64)>::new(), 0, 0);
+    while offset < size {
+        let (start, end) = next_data(file, offset, size)?;
+        if start == size {
+            break;
+        }
+        offset = end;
+        push(&mut map, (start, offset - start), gap);
+        while map.len() > MOST_EXTENTS {
+            gap = (2 * gap).max(4096);
+            for extent in std::mem::take(&mut map) {
+                push(&mut map, extent, gap);
+            }
+        }
+    }
+    Ok((map != [(0, size)] && size > 0).then_some(map))
+}
+
+/// Adds an extent, joined with the one before if the hole between them is at most `gap` bytes.
+fn push(map: &mut Vec<(u64, u64)>, (start, length): (u64, u64), gap: u64) {
+    match map.last_mut() {
+        Some((first, before)) if start - (*first + *before) <= gap => *before = start + length - *first,
+        _ => map.push((start, length)),
+    }
+}
+
+pub(super) fn entry(kind: EntryKind, name: &Path, status: &Stat) -> Entry {
+    Entry {
+        kind,
+        path: name.as_os_str().as_bytes().to_vec(),
+        link: Vec::new(),
+        mode: status.st_mode & 0o777,
+        uid: 0,
+        gid: 0,
+        mtime: (status.st_mtime, u32::try_from(status.st_mtime_nsec).unwrap_or(0)),
+        size: if kind == EntryKind::File { u64::try_from(status.st_size).unwrap_or(0) } else { 0 },
+        sparse: None,
+        device: (0, 0),
+        xattrs: Vec::new(),
+    }
+}

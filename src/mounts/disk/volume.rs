@@ -1,0 +1,228 @@
+//! The image of a volume: a journaled ext4 with its own caps, whose files outlive sandboxes and crashes.
+//!
+//! The ids in it are ids of containers; each sandbox shows them by an id mapping. Sandboxes wrote the files, so the host
+//! mounts it detached only, without set-user-ID programs and devices, and opens its files by descriptors.
+//!
+//! The lock belongs to the open file of the image, which the loop device shares. It ends with the last mount, also after
+//! a crash: two writers, or a reader beside a writer, would destroy the file system.
+
+use super::description::Size;
+use super::format::{self, VOLUME_FILES};
+use super::image::attach_loop;
+use super::template::copy_allocated;
+use super::volatile::WorkDirectory;
+use crate::error::{Context, Error, Kind, Result};
+use crate::files::DIRECTORY;
+use crate::sys::weaken;
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, fsync, open, openat, rename, stat, syncfs};
+use rustix::io::{Errno, pread};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The time limit for a mount that the kernel removes asynchronously.
+const UNMOUNT: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The use of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ImageAccess {
+    /// Alone.
+    Write,
+    /// Beside other readers.
+    Read,
+}
+
+impl ImageAccess {
+    fn flags(self) -> OFlags {
+        match self {
+            ImageAccess::Write => OFlags::RDWR,
+            ImageAccess::Read => OFlags::RDONLY,
+        }
+    }
+
+    fn lock(self) -> FlockOperation {
+        match self {
+            ImageAccess::Write if !weaken::is_off("volume-lock") => FlockOperation::NonBlockingLockExclusive,
+            _ => FlockOperation::NonBlockingLockShared,
+        }
+    }
+}
+
+/// An open, locked image.
+#[derive(Debug)]
+pub(crate) struct VolumeImage {
+    file: OwnedFd,
+    access: ImageAccess,
+}
+
+/// What an attempt to open an image found.
+#[derive(Debug)]
+pub(crate) enum Opened {
+    /// It is open and locked.
+    Free(VolumeImage),
+    /// A mount uses it.
+    Busy,
+    /// There is none.
+    Missing,
+}
+
+impl VolumeImage {
+    /// Opens and locks the image at `path`. A journal that a crash left is replayed first.
+    pub(crate) fn open(path: &Path, access: ImageAccess) -> Result<Opened> {
+        let step = || format!("open the volume's image `{}`", path.display());
+        loop {
+            let flags = access.flags() | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = match open(path, flags, Mode::empty()) {
+                Err(Errno::NOENT) => return Ok(Opened::Missing),
+                other => other.failing(Kind::Store, step)?,
+            };
+            match flock(&file, access.lock()) {
+                Err(Errno::WOULDBLOCK) => return Ok(Opened::Busy),
+                other => other.failing(Kind::Store, step)?,
+            }
+            let inode = |status: rustix::fs::Stat| (status.st_dev, status.st_ino);
+            let named = match stat(path) {
+                Err(Errno::NOENT) => return Ok(Opened::Missing),
+                other => other.failing(Kind::Store, step)?,
+            };
+            // Another process replaced the image before the lock.
+            if inode(named) != inode(fstat(&file).failing(Kind::Store, step)?) {
+                continue;
+            }
+            if access == ImageAccess::Read && needs_recovery(&file).failing(Kind::Store, step)? {
+                drop(file);
+                match Self::open(path, ImageAccess::Write)? {
+                    Opened::Free(image) => drop(image.mount()?),
+                    other => return Ok(other),
+                }
+                wait_until_free(path)?;
+                continue;
+            }
+            return Ok(Opened::Free(VolumeImage { file, access }));
+        }
+    }
+
+    /// Mounts it: a detached mount, which keeps the lock.
+    pub(crate) fn mount(self) -> Result<OwnedFd> {
+        let device = attach_loop(self.file.as_fd(), self.access.flags())
+            .map_err(|error| error.hint("a volume needs a loop device: load the module (`modprobe loop`)"))?;
+        let step = || "mount the volume's image";
+        let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Disk, step)?;
+        fsconfig_set_string(&context, "source", device.path.as_str()).failing(Kind::Disk, step)?;
+        fsconfig_set_string(&context, "errors", "remount-ro").failing(Kind::Disk, step)?;
+        // A new inode table reads as zeroes from the sparse file. Freed blocks leave the host's file.
+        let flags = match self.access {
+            ImageAccess::Write => ["noinit_itable", "no_prefetch_block_bitmaps", "discard"],
+            ImageAccess::Read => ["noinit_itable", "no_prefetch_block_bitmaps", "ro"],
+        };
+        for flag in flags {
+            fsconfig_set_flag(&context, flag).failing(Kind::Disk, step)?;
+        }
+        fsconfig_create(&context).failing(Kind::Disk, step)?;
+        let mut attributes =
+            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
+        if self.access == ImageAccess::Read {
+            attributes |= MountAttrFlags::MOUNT_ATTR_RDONLY;
+        }
+        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).failing(Kind::Disk, step)
+    }
+}
+
+/// Whether the journal has to be replayed: `EXT4_FEATURE_INCOMPAT_RECOVER` in `s_feature_incompat` of the superblock.
+fn needs_recovery(image: &OwnedFd) -> Result<bool, Errno> {
+    const AT: u64 = 1024 + 0x60;
+    const RECOVER: u32 = 0x4;
+    let mut bytes = [0; 4];
+    pread(image, &mut bytes, AT)?;
+    Ok(u32::from_le_bytes(bytes) & RECOVER != 0)
+}
+
+/// The files of a mounted volume.
+pub(crate) fn files(mounted: BorrowedFd<'_>) -> Result<OwnedFd> {
+    openat(mounted, VOLUME_FILES, DIRECTORY, Mode::empty()).failing(Kind::Disk, || "open the files of the volume")
+}
+
+/// Waits until no mount uses the image at `path`.
+fn wait_until_free(path: &Path) -> Result<()> {
+    let step = || format!("wait for the end of the last mount of `{}`", path.display());
+    let file = open(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+    let file = file.failing(Kind::Store, step)?;
+    let end = Instant::now() + UNMOUNT;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(PAUSE),
+            Err(errno) => return Err(errno).failing(Kind::Disk, step),
+        }
+    }
+}
+
+/// An image that has no name in the store yet. A crash leaves nothing of it.
+#[derive(Debug)]
+pub(crate) struct NewVolumeImage {
+    directory: WorkDirectory,
+}
+
+impl NewVolumeImage {
+    /// Formats an empty one in `live`.
+    pub(crate) fn format(live: &Path, bytes: u64, inodes: u64) -> Result<NewVolumeImage> {
+        let new = Self::begin(live)?;
+        format::format(&new.path(), Size { bytes, inodes, synchronous: false }, format::VOLUME)?;
+        let private = Mode::from_raw_mode(0o600);
+        rustix::fs::chmod(new.path(), private).failing(Kind::Disk, || "close a new volume to other users")?;
+        Ok(new)
+    }
+
+    /// A copy of the image at `path`, which no process writes. The file systems share blocks where they can.
+    pub(crate) fn copy(live: &Path, path: &Path) -> Result<NewVolumeImage> {
+        let new = Self::begin(live)?;
+        let step = || format!("copy the volume's image `{}`", path.display());
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = open(new.path(), flags, Mode::from_raw_mode(0o600)).failing(Kind::Disk, step)?;
+        copy_allocated(path, file)?;
+        Ok(new)
+    }
+
+    fn begin(live: &Path) -> Result<NewVolumeImage> {
+        crate::files::create_directories(live, 0o700)?;
+        let directory = WorkDirectory::make(live).failing(Kind::Disk, || "make a directory for a new volume")?;
+        Ok(NewVolumeImage { directory })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("image")
+    }
+
+    /// Mounts it to be written.
+    pub(crate) fn mount(&self) -> Result<OwnedFd> {
+        match VolumeImage::open(&self.path(), ImageAccess::Write)? {
+            Opened::Free(image) => image.mount(),
+            Opened::Busy | Opened::Missing => Err(Error::new(Kind::Internal, "a new volume's image is in use")),
+        }
+    }
+
+    /// Gives it the name `path` while `mounted`, its mount, stays. Replaces an earlier one, whose users keep it.
+    pub(crate) fn publish(self, mounted: BorrowedFd<'_>, path: &Path) -> Result<()> {
+        // The descriptor of a mount itself is O_PATH, which syncfs(2) refuses.
+        syncfs(files(mounted)?).failing(Kind::Disk, || "write out a new volume")?;
+        self.rename_to(path)
+    }
+
+    /// The same after the end of its last mount.
+    pub(crate) fn publish_unmounted(self, path: &Path) -> Result<()> {
+        wait_until_free(&self.path())?;
+        self.rename_to(path)
+    }
+
+    fn rename_to(self, path: &Path) -> Result<()> {
+        let step = || format!("keep the volume's image `{}`", path.display());
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(CWD, self.path(), flags, Mode::empty()).failing(Kind::Disk, step)?;
+        fsync(&file).failing(Kind::Disk, step)?; // after a power cut a name must not lead to a part of it
+        rename(self.path(), path).failing(Kind::Disk, step)
+    }
+}

@@ -1,0 +1,48 @@
+//! Export and import of volumes as tar streams. The files are an agent's, and an archive may be anybody's.
+
+use super::record::{VolumePaths, VolumeSize, needs_root};
+use crate::error::{Context, Error, Kind, Result, Step};
+use crate::sandbox::{ImageAccess, NewVolumeImage, pack_volume, unpack_volume, volume_files};
+use crate::task::store::Store;
+use std::io::{BufRead, Write};
+use std::os::fd::AsFd;
+
+impl Store {
+    /// Writes the files of a volume, with owners and without set-id bits. Returns how many were left out: FIFOs, sockets
+    /// and devices.
+    pub fn export_volume(&self, name: &str, sink: impl Write) -> Result<u64> {
+        let step = || format!("export the volume `{name}`");
+        let paths = VolumePaths::of(self, name)?;
+        paths.existing()?;
+        needs_root(name)?;
+        let Some(image) = paths.open(ImageAccess::Read).doing(step)? else {
+            return Err(Error::new(Kind::State, "it has no files yet").doing(step()).hint("use or fill it first"));
+        };
+        let mounted = image.mount().doing(step)?;
+        pack_volume(volume_files(mounted.as_fd())?, sink).doing(step)
+    }
+
+    /// Makes a volume of an archive. A failed or killed import leaves none.
+    pub fn import_volume(&self, name: &str, size: VolumeSize, source: impl BufRead) -> Result<()> {
+        let step = || format!("import the volume `{name}`");
+        let paths = VolumePaths::of(self, name)?;
+        needs_root(name)?;
+        size.check()?;
+        if paths.read()?.is_some() {
+            return Err(paths.exists());
+        }
+        let image = NewVolumeImage::format(&self.live(), size.bytes, size.inodes).doing(step)?;
+        let mounted = image.mount().doing(step)?;
+        let top = volume_files(mounted.as_fd())?;
+        unpack_volume(source, top.as_fd()).doing(step).map_err(|error| match error.errno() {
+            Some(libc::ENOSPC) => error.hint("give a larger --size or more --inodes"),
+            _ => error,
+        })?;
+        rustix::fs::syncfs(&top).failing(Kind::Disk, step)?;
+        drop(top);
+        match paths.create_with(size, |directory| image.publish(mounted.as_fd(), &VolumePaths::image_in(directory)))? {
+            true => Ok(()),
+            false => Err(paths.exists()),
+        }
+    }
+}

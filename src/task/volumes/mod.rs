@@ -1,0 +1,17 @@
+//! Volumes: named file systems of the store, whose files outlive tasks.
+//!
+//! ```text
+//! <store>/volumes/<name>/   record.json  image
+//! ```
+//!
+//! Each is an ext4 image with a journal and with caps of its own (`mounts::disk::volume`). Its lock belongs to the open
+//! image, so that it ends with the last mount. Order of a task: [`open`] before its sandbox, and for `brig volume fill`
+//! a new image that replaces the volume after it.
+
+mod archive;
+mod open;
+mod record;
+
+pub use open::add_fill;
+pub(crate) use open::{FirstUse, TaskVolumes};
+pub use record::{VolumeRecord, VolumeRow, VolumeSize, VolumeUser};
