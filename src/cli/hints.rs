@@ -35,14 +35,10 @@ const VERBS: [(&str, &str); 27] = [
 ];
 
 /// Flags of `docker run` that `brig task run` does not have.
-const FLAGS: [(&str, &str); 12] = [
+const FLAGS: [(&str, &str); 11] = [
     (
         "-v",
-        "`--mount SOURCE:TARGET` shows a file or folder of the host read-only; `--mount SOURCE:TARGET:rw` writes to it",
-    ),
-    (
-        "--volume",
-        "`--mount SOURCE:TARGET` shows a file or folder of the host read-only; `--mount SOURCE:TARGET:rw` writes to it",
+        "`--mount SOURCE:TARGET` shows a file or folder of the host read-only, `--mount SOURCE:TARGET:rw` writes to it; `--volume NAME:TARGET` is a volume",
     ),
     ("--rm", "leave it out: of a task stays its record alone, until `brig task rm ID`"),
     ("--timeout", "`--wall TIME` ends a task, `--idle TIME` one without output"),

@@ -160,7 +160,7 @@ impl Image {
     }
 
     /// Copies the merged directory at `path` into the empty directory `target`, with its owner and mode. Follows
-    /// symlinks inside the image. `false` if there is no such directory.
+    /// symlinks inside the image. `false` if the image lacks such a directory.
     pub(crate) fn copy_directory(&self, path: &Path, target: BorrowedFd<'_>) -> Result<bool> {
         let stack = Stack::open(&self.layers, self.form)?;
         let real = stack.real_path(path.as_os_str().as_bytes(), true)?;

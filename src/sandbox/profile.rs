@@ -143,7 +143,7 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         content: content.into(),
         mode: 0o644,
     }));
-    steps.extend(writable_steps(options, facts.workspace_owner));
+    steps.extend(writable_steps(options, facts));
     steps.extend(location::link(at, is_kept));
     steps.extend(options.broker.iter().flat_map(|broker| match is_ours {
         true => trust::in_host(broker, facts.system.settings.iter().any(|each| each == trust::FOLDER), on_disk()),
@@ -250,7 +250,8 @@ pub(super) fn kernel_steps() -> Vec<Step> {
 }
 
 /// What the command can write: all of it on the one scratch file system.
-fn writable_steps(options: &Options, owner: (u32, u32)) -> Vec<Step> {
+fn writable_steps(options: &Options, facts: &Facts<'_>) -> Vec<Step> {
+    let owner = facts.workspace_owner;
     let bind = |name, at: &Path| Step::Bind {
         source: Source::Scratch(name),
         at: at.to_owned(),
@@ -270,7 +271,8 @@ fn writable_steps(options: &Options, owner: (u32, u32)) -> Vec<Step> {
     };
     // An image has its own, and root's is in the root.
     let has_empty_home = options.image.is_none() && !options.root_inside;
-    let home = volumes::home_step(options).or_else(|| has_empty_home.then(|| bind("home", Path::new(HOME))));
+    let home =
+        volumes::home_step(options, &facts.mounts).or_else(|| has_empty_home.then(|| bind("home", Path::new(HOME))));
     home.into_iter().chain([bind("tmp", Path::new("/tmp")), workspace]).collect()
 }
 

@@ -1,5 +1,6 @@
 //! The volumes of a sandbox: their checks, and the steps and rules that show them.
 
+use super::host_mounts::SourceFacts;
 use super::image::ImageRoot;
 use super::options::Options;
 use super::volume::{Volume, VolumeAccess, check_volume_name};
@@ -7,8 +8,8 @@ use super::{HOME, ROOTS_HOME, USER, host_mounts};
 use crate::container;
 use crate::error::{Error, Kind, Result};
 use crate::spec::landlock::{Access, Rule};
-use crate::spec::root::{Attributes, Step, VOLUMES};
-use std::path::Path;
+use crate::spec::root::{Attributes, Ids, MountPoint, Step, VOLUMES};
+use std::path::{Path, PathBuf};
 
 /// The command's home inside.
 pub(super) fn home(options: &Options) -> &Path {
@@ -41,7 +42,7 @@ pub(super) fn check(options: &Options) -> Result<()> {
         return Ok(());
     }
     if !container::privileged() {
-        return Err(Error::new(Kind::State, "a volume is a file system of its own, which needs root to be mounted")
+        return Err(Error::new(Kind::State, "a volume is a separate file system, which needs root to be mounted")
             .doing(format!("use the volume `{}`", volumes[0].name))
             .hint("run brig as root; or share a folder: --mount DIR:TARGET:rw"));
     }
@@ -95,13 +96,29 @@ fn step(number: usize, volume: &Volume) -> Step {
         VolumeAccess::ReadOnly => Attributes::READ_ONLY,
         _ => Attributes::WRITABLE,
     };
-    Step::Volume { number, at: volume.target.clone(), attributes, changes }
+    Step::Volume { number, at: volume.target.clone(), attributes, changes, points: Vec::new() }
 }
 
-/// The step that shows the home, if it is a volume.
-pub(super) fn home_step(options: &Options) -> Option<Step> {
+/// The step that shows the home, if it is a volume, with the places of other mounts in it.
+pub(super) fn home_step(options: &Options, mounts: &[SourceFacts]) -> Option<Step> {
     options.home.as_ref()?;
-    options.all_volumes().first().map(|home| step(0, home))
+    let (uid, gid) = options.user();
+    let home = options.all_volumes().first()?.clone();
+    let kinds = mounts.iter().map(|facts| facts.is_folder);
+    let of_mounts = options.mounts.iter().map(|mount| &mount.target).zip(kinds);
+    let folders = options.volumes.iter().map(|volume| &volume.target).chain([&options.at]);
+    let folders = folders.chain(options.shown.iter().map(|(_, at)| at)).map(|at| (at, true));
+    let point = |(at, is_directory): (&PathBuf, bool)| {
+        let path = at.strip_prefix(&home.target).ok().filter(|path| !path.as_os_str().is_empty())?.to_owned();
+        Some(MountPoint { path, is_directory, owner: Ids { uid, gid } })
+    };
+    let all = of_mounts.chain(folders).filter_map(point).collect();
+    match step(0, &home) {
+        Step::Volume { number, at, attributes, changes, .. } => {
+            Some(Step::Volume { number, at, attributes, changes, points: all })
+        }
+        other => Some(other),
+    }
 }
 
 /// The steps that show the other volumes, with the folders that lead to them.

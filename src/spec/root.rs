@@ -167,7 +167,14 @@ pub(crate) enum Step {
     },
     /// The files of a volume, whose mount has this number among those that the sandbox got. With `changes` they are the
     /// lower layer of a copy-on-write view. Id n of the files becomes id n of the container.
-    Volume { number: usize, at: PathBuf, attributes: Attributes, changes: Option<&'static str> },
+    /// `points` are places of later mounts in it, made before: through the mapping no file can be made.
+    Volume {
+        number: usize,
+        at: PathBuf,
+        attributes: Attributes,
+        changes: Option<&'static str>,
+        points: Vec<MountPoint>,
+    },
     /// The process file system of the container's PID namespace.
     Proc { at: PathBuf },
     /// Private terminals, at most [`MOST_TERMINALS`], with `ptmx` for every user.
@@ -180,6 +187,17 @@ pub(crate) enum Step {
     /// `points` gives it an empty mount point at the first path. The kind is that of the file at the second path of
     /// this root. `/` means a mount of the runtime itself. `program` must exist after all mounts.
     Nest { at: PathBuf, root: Root, steps: Vec<Step>, points: Vec<(PathBuf, PathBuf)>, program: Program },
+}
+
+/// A mount point in a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MountPoint {
+    /// Its path below the top of the volume.
+    pub path: PathBuf,
+    /// Whether it is a directory, else a file.
+    pub is_directory: bool,
+    /// The owner of new directories that lead to it, as ids of the container.
+    pub owner: Ids,
 }
 
 /// A program that a root must have.

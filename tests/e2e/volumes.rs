@@ -145,11 +145,13 @@ fn a_home_keeps_logins_also_where_a_kept_task_goes_on() {
     Image::new(&lab, "tool").file("home/me/.profile", "of the image\n", 0o644).load();
     let words = ["--image", "tool:1", "--user", "me", "--home", "me"];
     let run = with(&lab, &words).sh("cat ~/.login; echo $HOME; echo more >> ~/.login 2> /dev/null || echo refused");
-    // A home belongs to the user who made it: another user's ids are others.
+    // Another user cannot enter the home.
     assert!(run.stderr.contains("/home/me"), "{run:#?}");
-    let words = ["--image", "tool:1", "--user", "me", "--home", "other", "--volume", "cache:/home/me/.cache"];
-    let run = with(&lab, &words).sh("cat ~/.profile; echo session > ~/.session; echo x > ~/.cache/x");
-    assert_eq!(run.ended_as("succeeded", 0).stderr, "of the image\n");
+    let mount = format!("{}:/home/me/.config/tool", lab.file("tool", "of the host\n").display());
+    let words =
+        ["--image", "tool:1", "--user", "me", "--home", "other", "--volume", "cache:/home/me/.a/b", "--mount", &mount];
+    let run = with(&lab, &words).sh("cat ~/.profile; echo x > ~/.a/b/x; cat ~/.config/tool; stat -c %u ~/.a");
+    assert_eq!(run.ended_as("succeeded", 0).stderr, "of the image\nof the host\n1001\n");
     let kept = with(&lab, &["--home", "me", "--keep"]).sh("echo work > work; echo session > ~/.session");
     let id = kept.ended_as("succeeded", 0).receipt()["id"].as_str().unwrap().to_owned();
     let run = lab.brig(["task", "resume", &id, "--json", "--", "sh", "-c", "cat work ~/.session ~/.login"]);
@@ -158,10 +160,10 @@ fn a_home_keeps_logins_also_where_a_kept_task_goes_on() {
     let id = lab.ids().pop().unwrap();
     lab.brig(["volume", "rm", "me"]).succeeded();
     let run = lab.brig(["task", "resume", &id, "--", "true"]);
-    assert!(run.stderr.contains("there is no volume `me`"), "{run:#?}");
+    assert!(run.stderr.contains("no volume `me` exists"), "{run:#?}");
     assert!(!lab.store().join("volumes/me").exists());
     let run = with(&lab, &["--home", "x", "--at", "/home"]).plain().run(["true"]);
-    run.refused(125, &["would cover the home"]);
+    run.refused(125, &["the sandbox has its own `/home/agent`"]);
 }
 
 #[test]
@@ -309,7 +311,7 @@ fn volumes_are_listed_removed_and_pruned() {
     }
     lab.brig(["volume", "create", "a"]).refused(125, &["there is a volume `a` already"]);
     assert_eq!(lab.brig(["volume", "ls", "-q"]).succeeded().stdout, "a\nb\n");
-    lab.brig(["volume", "rm", "c"]).refused(125, &["there is no volume `c`"]);
+    lab.brig(["volume", "rm", "c"]).refused(125, &["no volume `c` exists"]);
     lab.brig(["volume", "rm", "a"]).succeeded();
     with(&lab, &["--home", "kept", "--keep"]).run(["true"]).ended_as("succeeded", 0);
     std::thread::sleep(Duration::from_millis(1100));
@@ -348,7 +350,7 @@ fn what_is_wrong_with_a_volume_is_one_line_and_begins_nothing() {
     }
     assert!(lab.ids().is_empty() && !lab.store().join("volumes").exists());
     for word in ["--volume=data:/v:ro", "--cache=data:/v"] {
-        with(&lab, &[word]).plain().run(["true"]).refused(125, &["there is no volume `data`"]);
+        with(&lab, &[word]).plain().run(["true"]).refused(125, &["no volume `data` exists"]);
         lab.brig(["volume", "create", "data"]);
         with(&lab, &[word]).plain().run(["true"]).refused(125, &["it has no files yet"]);
         lab.brig(["volume", "rm", "data"]).succeeded();
@@ -380,15 +382,18 @@ fn a_set_user_id_program_and_a_link_in_a_volume_lead_nowhere() {
     let Some(lab) = Lab::root() else { return };
     Image::new(&lab, "tool").load();
     let words = ["--image", "tool:1", "--root-inside", "--volume", "data:/v"];
-    let run = with(&lab, &words).sh(
-        "cp /bin/busybox /v/tool; chown 0:0 /v/tool; chmod 4755 /v/tool; stat -c '%u %a' /v/tool; ln -s /etc /v/etc",
-    );
+    let run = with(&lab, &words)
+        .sh("cp /bin/busybox /v/id; chown 0:0 /v/id; chmod 4755 /v/id; stat -c '%u %a' /v/id; ln -s /etc /v/etc");
     assert_eq!(run.ended_as("succeeded", 0).stderr, "0 4755\n");
-    let run = with(&lab, &["--image", "tool:1", "--user", "me", "--volume", "data:/v"]).sh("/v/tool id -u");
+    let run = with(&lab, &["--image", "tool:1", "--user", "me", "--volume", "data:/v"]).sh("/v/id -u");
     assert_eq!(run.ended_as("succeeded", 0).stderr, "1001\n");
     // A link of an agent in a home does not lead a later mount out of it.
     with(&lab, &["--home", "me"]).sh("ln -s /etc ~/.cache").ended_as("succeeded", 0);
-    let run = with(&lab, &["--home", "me", "--volume", "data:/home/agent/.cache/x"]).sh("ls /etc/x");
-    assert_ne!(run.outcome(), "succeeded", "{run:#?}");
+    let words = ["--home", "me", "--volume", "data:/home/agent/.cache/x"];
+    let run = with(&lab, &words).run(["true"]);
+    let error = run.ended_as("start_failed", 125).receipt()["error"].clone();
+    assert!(error["message"].as_str().unwrap().contains("a link in the volume leads elsewhere"), "{error}");
+    let run = with(&lab, &words).weakened("volume-links").sh("ls /etc/x");
+    assert!(run.ended_as("succeeded", 0).stderr.contains("id\n"), "{run:#?}");
     eventually("the mounts end", || lab.brig(["volume", "rm", "me", "data"]).status == Some(0));
 }

@@ -66,7 +66,7 @@ pub(crate) enum Opened {
     Free(VolumeImage),
     /// A mount uses it.
     Busy,
-    /// There is none.
+    /// No file has the name.
     Missing,
 }
 

@@ -9,6 +9,7 @@ mod folder;
 mod layers;
 mod mask;
 mod plan;
+mod point;
 mod program;
 mod secrets;
 pub(crate) mod skeleton;
@@ -25,7 +26,7 @@ use super::write::{link, own, real_directory, write};
 use super::{Built, device, pivot, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::hidden::HiddenFiles;
-use crate::spec::root::{Attributes, Ids, Layers, MOST_TERMINALS, Root, Shown, Source, Step};
+use crate::spec::root::{Attributes, Ids, Layers, MOST_TERMINALS, MountPoint, Root, Shown, Source, Step};
 use crate::sys::mount as bits;
 use crate::sys::weaken;
 use folder::Folder;
@@ -253,8 +254,8 @@ impl Builder<'_> {
                 restrict(&made, *attributes)?;
                 attach(&made, folder.directory(root, at, 0o755)?.0.as_fd())
             }
-            Step::Volume { number, at, attributes, changes } => {
-                let made = self.volume(*number, *attributes, *changes)?;
+            Step::Volume { number, at, attributes, changes, points } => {
+                let made = self.volume(*number, *attributes, *changes, points)?;
                 attach(&made, folder.directory(root, at, 0o755)?.0.as_fd())
             }
             .doing(|| format!("mount the volume at `{}`", at.display())),
@@ -347,13 +348,21 @@ impl Builder<'_> {
 
     /// The files of a volume as a detached mount. The volume itself is attached below the stage first: before 6.15 the
     /// kernel copies a directory only of a mount that is attached.
-    fn volume(&self, number: usize, attributes: Attributes, changes: Option<&'static str>) -> Result<OwnedFd> {
+    fn volume(
+        &self,
+        number: usize,
+        attributes: Attributes,
+        changes: Option<&'static str>,
+        points: &[MountPoint],
+    ) -> Result<OwnedFd> {
         let missing = || Error::new(Kind::Internal, "the sandbox got no mount for the volume");
         let mounted = self.plan.volumes.get(number).ok_or_else(missing)?;
         let below = format!("volume-{number}");
         let place = resolve::directory(self.stage()?, Path::new(&below), 0o700)?.0;
         attach(mounted, place.as_fd()).doing(|| "stage the volume")?;
-        let files = clone_tree(volume::files(mounted.as_fd())?.as_fd(), Path::new(""))?;
+        let top = volume::files(mounted.as_fd())?;
+        points.iter().try_for_each(|point| point::make(top.as_fd(), point))?;
+        let files = clone_tree(top.as_fd(), Path::new(""))?;
         let mapping = self.plan.mapping(Shown::Inside);
         let Some(changes) = changes else {
             restrict_mapped(&files, attributes, mapping)?;

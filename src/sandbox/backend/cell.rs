@@ -214,9 +214,9 @@ impl Bundle {
                     let at = bundle.bind(at, attributes);
                     of_cell.push(Step::Overlay { lower, changes, at, attributes, shown, hidden });
                 }
-                Step::Volume { number, at, attributes, changes } => {
+                Step::Volume { number, at, attributes, changes, points } => {
                     let at = bundle.bind(at, attributes);
-                    of_cell.push(Step::Volume { number, at, attributes, changes });
+                    of_cell.push(Step::Volume { number, at, attributes, changes, points });
                 }
                 Step::Secrets { at, files } => {
                     let at = bundle.bind(at, Attributes::KERNEL.read_only());

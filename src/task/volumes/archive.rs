@@ -36,6 +36,7 @@ impl Store {
         let top = volume_files(mounted.as_fd())?;
         unpack_volume(source, top.as_fd()).doing(step).map_err(|error| match error.errno() {
             Some(libc::ENOSPC) => error.hint("give a larger --size or more --inodes"),
+            _ if error.advice().is_none() => error.hint("make the archive of one folder: tar -C FOLDER -c ."),
             _ => error,
         })?;
         rustix::fs::syncfs(&top).failing(Kind::Disk, step)?;

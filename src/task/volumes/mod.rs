@@ -4,7 +4,7 @@
 //! <store>/volumes/<name>/   record.json  image
 //! ```
 //!
-//! Each is an ext4 image with a journal and with caps of its own (`mounts::disk::volume`). Its lock belongs to the open
+//! Each is an ext4 image with a journal and separate caps (`mounts::disk::volume`). Its lock belongs to the open
 //! image, so that it ends with the last mount. Order of a task: [`open`] before its sandbox, and for `brig volume fill`
 //! a new image that replaces the volume after it.
 

@@ -80,7 +80,7 @@ pub(super) struct VolumePaths<'store> {
 }
 
 impl<'store> VolumePaths<'store> {
-    /// Refuses a name that is not one, or that the machine's rules do not list.
+    /// Refuses a wrong name, and one that the machine's rules do not list.
     pub fn of(store: &'store Store, name: &str) -> Result<Self> {
         check_volume_name(name)?;
         hosted::check_volume(name)?;
@@ -123,7 +123,7 @@ impl<'store> VolumePaths<'store> {
     /// The record, or the error of a missing volume.
     pub fn existing(&self) -> Result<VolumeRecord> {
         self.read()?.ok_or_else(|| {
-            Error::new(Kind::NotFound, format!("there is no volume `{}`", self.name))
+            Error::new(Kind::NotFound, format!("no volume `{}` exists", self.name))
                 .hint(format!("`brig volume ls` lists them; fill it: brig volume fill {0} -- COMMAND; or make it: brig volume create {0}", self.name))
         })
     }
@@ -341,8 +341,8 @@ impl Store {
             .map(|_| ())
     }
 
-    /// Removes the volumes that were not changed for `older_than`, that no task uses and that no kept task goes on with;
-    /// and what killed commands left. Returns their names and their bytes.
+    /// Removes the volumes that were not changed for `older_than`, unless a task uses them or a kept task goes on with
+    /// them. Also removes the remains of killed commands. Returns the names and bytes of the volumes.
     pub fn prune_volumes(&self, older_than: Duration, dry_run: bool) -> Result<Vec<(String, u64)>> {
         if !dry_run {
             self.remove_volume_leftovers()?;
@@ -398,7 +398,7 @@ pub(super) fn needs_root(name: &str) -> Result<()> {
     if crate::sandbox::on_disk() {
         return Ok(());
     }
-    Err(Error::new(Kind::State, "a volume is a file system of its own, which needs root to be mounted")
+    Err(Error::new(Kind::State, "a volume is a separate file system, which needs root to be mounted")
         .doing(format!("use the volume `{name}`"))
         .hint("run brig as root; or share a folder: --mount DIR:TARGET:rw"))
 }

@@ -79,7 +79,7 @@ pub(super) fn unpack_as<R: BufRead>(
         let parts = parts(&entry.path, name, deepest).map_err(|error| error.doing(step()))?;
         let owner = owner(&entry, form).doing(step)?;
         let Some((last, above)) = parts.split_last() else {
-            give(target, &entry, owner).failing(Kind::Workspace, step)?;
+            set_owner(target, &entry, owner).failing(Kind::Workspace, step)?;
             continue;
         };
         let mut folder = target.try_clone_to_owned().failing(Kind::Internal, step)?;
@@ -94,7 +94,7 @@ pub(super) fn unpack_as<R: BufRead>(
                     if is_kept {
                         rustix::fs::fchmod(&made, mode | Mode::RWXU).failing(Kind::Workspace, step)?;
                     }
-                    give(made.as_fd(), &entry, owner).failing(Kind::Workspace, step)?;
+                    set_owner(made.as_fd(), &entry, owner).failing(Kind::Workspace, step)?;
                     let mark = entry.xattrs.iter().find(|(name, _)| is_kept && name == OPAQUE.to_bytes());
                     if let Some((_, value)) = mark {
                         fsetxattr(&made, OPAQUE, value, XattrFlags::empty()).failing(Kind::Workspace, step)?;
@@ -128,7 +128,7 @@ pub(super) fn unpack_as<R: BufRead>(
                 })?;
                 file.set_len(entry.size).failing(Kind::Workspace, step)?;
                 rustix::fs::fchmod(&file, mode).failing(Kind::Workspace, step)?;
-                give(file.as_fd(), &entry, owner).failing(Kind::Workspace, step)?;
+                set_owner(file.as_fd(), &entry, owner).failing(Kind::Workspace, step)?;
                 let (seconds, nanoseconds) = entry.mtime;
                 let times = Timestamps {
                     last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
@@ -176,7 +176,7 @@ fn owner(entry: &Entry, form: Form) -> Result<Option<(Uid, Gid)>> {
 }
 
 /// Gives a file or folder its owner and its mode, if the archive has owners.
-fn give(file: BorrowedFd<'_>, entry: &Entry, owner: Option<(Uid, Gid)>) -> Result<(), Errno> {
+fn set_owner(file: BorrowedFd<'_>, entry: &Entry, owner: Option<(Uid, Gid)>) -> Result<(), Errno> {
     let Some((uid, gid)) = owner else { return Ok(()) };
     fchown(file, Some(uid), Some(gid))?;
     fchmod(file, Mode::from_raw_mode(entry.mode & VOLUME_MODES))
