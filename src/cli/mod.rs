@@ -13,6 +13,7 @@ macro_rules! tell {
     }};
 }
 
+mod agent;
 mod console;
 mod doctor;
 mod engine;
@@ -40,6 +41,7 @@ As an OCI runtime for Docker, containerd, Podman and CRI-O (docs/oci.md), with r
   create start run exec state list ps kill delete pause resume update events spec features checkpoint restore
 
 Examples:
+  brig agent claude                      an agent on your folder, copy-on-write; its key stays outside
   brig task run --dir . make test        a command on a copy-on-write view of your folder
   brig task ls                           tasks and how they ended; `@` is the newest one
   brig task diff @                       what the newest one changed
@@ -51,6 +53,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
+    Agent(Box<agent::Arguments>),
     /// Run agents in sandboxes, and see what came of it
     Task(task::Arguments),
     Doctor(doctor::Arguments),
@@ -84,12 +87,19 @@ pub fn main() -> ExitCode {
         brig::sandbox::begin_ahead();
         return task::run_directly(rest);
     }
+    if let [_, agent, first, ..] = words.as_slice()
+        && agent == "agent"
+        && !["ls", "list", "show", "trust", "--help", "-h"].iter().any(|verb| first == verb)
+    {
+        brig::sandbox::begin_ahead();
+    }
     let json = wants_json(&words);
     let arguments = match Arguments::try_parse_from(&words) {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error, json),
     };
     let done = match arguments.verb {
+        Verb::Agent(arguments) => agent::main(*arguments),
         Verb::Task(arguments) => task::main(arguments),
         Verb::Doctor(arguments) => doctor::main(arguments),
         Verb::Image(arguments) => image::run(&arguments),

@@ -129,6 +129,21 @@ pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads a regular file itself, at most `limit` bytes: a link or a FIFO in its place would be another owner's choice.
+pub(crate) fn read_plain(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
+    use std::io::{Error, Read};
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    match file.take(limit + 1).read_to_end(&mut bytes)? as u64 > limit {
+        true => Err(Error::other(format!("longer than {limit} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
 /// The SHA-256 of bytes, in hexadecimal.
 pub(crate) fn digest(bytes: &[u8]) -> String {
     hash::hexadecimal(&hash::sha256(bytes))

@@ -117,8 +117,10 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         (Some(image), _) => image.root(),
         (None, Some(lower)) => Root::Overlay { lower: lower.clone(), shown: Shown::Inside },
         (None, None) => {
-            let is_parent = |step: &Step| matches!(step, Step::Directory { at: own, .. } if at.starts_with(own));
-            // A folder that only the administrator may enter would close the workspace: it is made as a parent of it.
+            let mounts = options.mounts.iter().map(|mount| &mount.target);
+            let places: Vec<_> = mounts.chain(options.shown.iter().map(|(_, place)| place)).chain([at]).collect();
+            let is_parent = |step: &Step| matches!(step, Step::Directory { at: own, .. } if places.iter().any(|place| place.starts_with(own)));
+            // A folder that only the administrator may enter would close a workspace or mount below it: it is made as their parent.
             steps.extend(system_steps(facts.system).into_iter().filter(|step| !is_parent(step)));
             if is_kept { Root::Kept } else { Root::Empty }
         }

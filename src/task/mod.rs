@@ -5,6 +5,7 @@
 //! (`store`), the remains of dead supervisors (`reconcile`). Never: a git command on the host over a tree that an agent
 //! could write.
 
+mod agents;
 mod definition;
 mod ended;
 mod git;
@@ -18,6 +19,9 @@ mod store;
 mod volumes;
 
 pub use crate::sandbox::Checkpoint;
+pub use agents::{
+    Agent, AgentFacts, Caller, PresetSummary, ProjectFile, learn, presets, project, trust, untrust,
+};
 pub use definition::explain::explain;
 pub(crate) use definition::hosted::rules as machine_rules;
 pub use definition::hosted::{

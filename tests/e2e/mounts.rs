@@ -43,6 +43,14 @@ fn a_mount_is_read_only_unless_another_mode_is_written_out() {
 }
 
 #[test]
+fn a_mount_below_the_home_of_root_is_open_to_the_command() {
+    let lab = lab();
+    let run = with(&lab, &[mount(&lab, "data", "/root/tools/data")]).sh("cat /root/tools/data/sub/file; touch /root/x");
+    run.ended_as("failed", 1);
+    assert!(run.stderr.starts_with("of the host\n"), "{run:#?}");
+}
+
+#[test]
 fn copy_on_write_ends_with_the_task_and_counts_against_its_disk() {
     let lab = lab();
     let mounts = [mount(&lab, "data", "/data:cow")];

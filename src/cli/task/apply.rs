@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Make a task's changes in the folder or repository that it worked on; all of them or none
-#[derive(Args)]
+#[derive(Args, Default)]
 #[command(after_help = "\
 What is in `.git` is never applied, nor is a link that leads out of the folder. A path that is not
 as the task found it is a conflict, and nothing is written. --merge joins both edits of a text where
@@ -37,6 +37,13 @@ pub(super) struct Arguments {
     json: bool,
     #[command(flatten)]
     paths: super::select::Paths,
+}
+
+impl Arguments {
+    /// All changes of a task, without any of the flags.
+    pub(super) fn of(id: &str) -> Arguments {
+        Arguments { id: id.to_owned(), ..Arguments::default() }
+    }
 }
 
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {

@@ -8,7 +8,7 @@ use rustix::termios::isatty;
 use std::process::ExitCode;
 
 /// Show what a task changed in its workspace, as a patch for `git apply` or `patch -p1`
-#[derive(Args)]
+#[derive(Args, Default)]
 #[command(after_help = "\
 Examples:
   brig task diff 1a2b -- src docs/guide.md
@@ -35,6 +35,13 @@ pub(super) struct Arguments {
     include_git: bool,
     #[command(flatten)]
     paths: super::select::Paths,
+}
+
+impl Arguments {
+    /// The whole patch of a task.
+    pub(super) fn of(id: &str) -> Arguments {
+        Arguments { id: id.to_owned(), ..Arguments::default() }
+    }
 }
 
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {

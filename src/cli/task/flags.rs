@@ -13,28 +13,31 @@ use std::path::PathBuf;
 
 /// The flags of settings that were given, of one of the sets below.
 #[cfg_attr(test, derive(Debug, PartialEq))]
-pub(super) struct SettingFlags<const SET: u8>(pub(super) GivenFlags);
+pub(in crate::cli) struct SettingFlags<const SET: u8>(pub(in crate::cli) GivenFlags);
 
 /// All settings.
 pub(super) const ALL: u8 = 0;
 /// What a resumed task may have otherwise: limits, how the remote of its push is reached, and with which process it ends.
 pub(super) const RESUMED: u8 = 1;
+/// All settings of an agent: a command is always there.
+pub(in crate::cli) const AGENT: u8 = 3;
 /// Where the commits of an ended task go.
 pub(super) const PUSHED: u8 = 2;
 
 impl<const SET: u8> SettingFlags<SET> {
     /// The values of one flag.
-    pub(super) fn get(&self, flag: &str) -> Option<&[OsString]> {
+    pub(in crate::cli) fn get(&self, flag: &str) -> Option<&[OsString]> {
         self.0.iter().find(|(given, _)| *given == flag).map(|(_, words)| words.as_slice())
     }
 
-    pub(super) fn has(&self, flag: &str) -> bool {
+    pub(in crate::cli) fn has(&self, flag: &str) -> bool {
         self.get(flag).is_some()
     }
 
     fn settings() -> impl Iterator<Item = &'static Setting> {
         settings().iter().filter(|setting| match SET {
             ALL => !setting.flag.is_empty(),
+            AGENT => !setting.flag.is_empty() && setting.flag != "--hold",
             RESUMED => {
                 let is_of_caller = setting.flag == "--end-with";
                 is_of_caller || matches!(setting.kind, ValueKind::Limit(_)) || REMOTE_FLAGS.contains(&setting.flag)
@@ -86,7 +89,7 @@ fn argument(setting: &'static Setting, is_whole: bool) -> Arg {
 
 impl<const SET: u8> Args for SettingFlags<SET> {
     fn augment_args(command: Command) -> Command {
-        Self::settings().map(|setting| argument(setting, SET == ALL)).fold(command, Command::arg)
+        Self::settings().map(|setting| argument(setting, SET == ALL || SET == AGENT)).fold(command, Command::arg)
     }
 
     fn augment_args_for_update(command: Command) -> Command {

@@ -9,18 +9,19 @@ mod diff;
 mod events;
 mod exec;
 mod export;
-mod flags;
+pub(super) mod flags;
 mod image;
 mod jobs;
 mod list;
 mod logs;
 mod prune;
 mod push;
+pub(super) mod refusals;
 mod remove;
 mod resume;
 mod revoke;
 pub(super) mod run;
-mod screen;
+pub(super) mod screen;
 mod select;
 mod show;
 mod stats;
@@ -117,6 +118,16 @@ fn tell_not_taken(store: &Store, id: &str) -> Result<()> {
     let lines = store.receipt(id)?.map(|receipt| run::not_taken(&receipt)).unwrap_or_default();
     lines.iter().for_each(|line| tell!("brig: {}", super::output::escaped(line)));
     Ok(())
+}
+
+/// `brig task diff ID`.
+pub(super) fn diff(store: &Store, id: &str) -> Result<ExitCode> {
+    diff::main(store, &diff::Arguments::of(id))
+}
+
+/// `brig task apply ID`.
+pub(super) fn apply(store: &Store, id: &str) -> Result<ExitCode> {
+    apply::main(store, &apply::Arguments::of(id))
 }
 
 pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {

@@ -92,12 +92,7 @@ pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
 
 fn run(store: &Store, definition: Definition, flags: &SettingFlags<ALL>) -> Result<ExitCode> {
     let (json, detach) = (flags.has("--json"), flags.has("--detach"));
-    if let Some(wish) = &definition.image
-        && let Some(failed) = super::image::fetch(store.root(), wish, pull(flags))?
-    {
-        if json {
-            output::json_error(Kind::Image.code(), "the image was not fetched", Some("standard error has the reason"));
-        }
+    if let Some(failed) = fetch_image(store, &definition, flags)? {
         return Ok(failed);
     }
     if flags.has("--explain") {
@@ -105,19 +100,9 @@ fn run(store: &Store, definition: Definition, flags: &SettingFlags<ALL>) -> Resu
         return Ok(ExitCode::SUCCESS);
     }
     if detach {
-        let id = brig::task::run_detached(store, &definition, flags.has("--interactive"))?;
-        if json {
-            output::json(&serde_json::json!({ "id": id }))
-        } else {
-            output::lines([id])
-        }
-        return Ok(ExitCode::SUCCESS);
+        return detached(store, &definition, flags);
     }
-    let raw = if definition.sandbox.terminal { Some(terminal::Raw::enter()?) } else { None };
-    let mut watcher = Screen::new(json, definition.sandbox.terminal);
-    let receipt = brig::task::run(store, &definition, &mut watcher);
-    drop(raw);
-    let receipt = receipt?;
+    let receipt = foreground(store, &definition, Screen::new(json, definition.sandbox.terminal))?;
     if flags.has("--learn") {
         print_rules(&receipt);
     }
@@ -129,6 +114,43 @@ fn run(store: &Store, definition: Definition, flags: &SettingFlags<ALL>) -> Resu
     Ok(ExitCode::from(receipt.exit_status))
 }
 
+/// Runs a task on our own streams.
+pub(in crate::cli) fn foreground(store: &Store, definition: &Definition, mut screen: Screen) -> Result<Receipt> {
+    let raw = if definition.sandbox.terminal { Some(terminal::Raw::enter()?) } else { None };
+    let receipt = brig::task::run(store, definition, &mut screen);
+    drop(raw);
+    receipt
+}
+
+/// Fetches the image of a definition, if it has one; the exit status of a fetch that failed.
+pub(in crate::cli) fn fetch_image<const SET: u8>(
+    store: &Store,
+    definition: &Definition,
+    flags: &SettingFlags<SET>,
+) -> Result<Option<ExitCode>> {
+    let Some(wish) = &definition.image else { return Ok(None) };
+    let failed = super::image::fetch(store.root(), wish, pull(flags))?;
+    if failed.is_some() && flags.has("--json") {
+        output::json_error(Kind::Image.code(), "the image was not fetched", Some("standard error has the reason"));
+    }
+    Ok(failed)
+}
+
+/// Starts a task in the background and prints its id.
+pub(in crate::cli) fn detached<const SET: u8>(
+    store: &Store,
+    definition: &Definition,
+    flags: &SettingFlags<SET>,
+) -> Result<ExitCode> {
+    let id = brig::task::run_detached(store, definition, flags.has("--interactive"))?;
+    if flags.has("--json") {
+        output::json(&serde_json::json!({ "id": id }))
+    } else {
+        output::lines([id])
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 /// What a run wanted of the network, as a part of a profile, on standard error.
 fn print_rules(receipt: &Receipt) {
     let rules = receipt.egress.as_ref().map(brig::sandbox::Ledger::as_rules).unwrap_or_default();
@@ -138,7 +160,7 @@ fn print_rules(receipt: &Receipt) {
 }
 
 /// The end in a few words, for a person; a command that simply succeeded needs none.
-pub(super) fn tell(receipt: &Receipt) {
+pub(in crate::cli) fn tell(receipt: &Receipt) {
     if let Some(failure) = &receipt.error {
         output::failure(&failure.code, &failure.message, failure.hint.as_deref());
     }
@@ -216,7 +238,7 @@ fn told_artifacts(receipt: &Receipt) -> Vec<String> {
 }
 
 /// When the task's image is fetched.
-fn pull(flags: &SettingFlags<ALL>) -> Pull {
+fn pull<const SET: u8>(flags: &SettingFlags<SET>) -> Pull {
     let word = flags.get("--pull").and_then(|words| words.last()?.to_str());
     word.and_then(|word| Pull::from_str(word, false).ok()).unwrap_or_default()
 }
@@ -235,6 +257,12 @@ fn definition(flags: &SettingFlags<ALL>, command: Vec<OsString>) -> Result<Defin
     if definition.sandbox.command.is_empty() && flags.has("--explain") && definition.image.is_none() {
         definition.sandbox.command = vec!["true".into()];
     }
+    set_terminal(flags, &mut definition)?;
+    Ok(definition)
+}
+
+/// Gives the command a terminal if the caller has one, or as the flags say.
+pub(in crate::cli) fn set_terminal<const SET: u8>(flags: &SettingFlags<SET>, definition: &mut Definition) -> Result<()> {
     let (input, out) = (rustix::stdio::stdin(), rustix::stdio::stdout());
     let (tty, detach) = (flags.has("--tty"), flags.has("--detach"));
     let at_terminal = !flags.has("--json") && !detach && !definition.sandbox.holds && isatty(input) && isatty(out);
@@ -242,5 +270,5 @@ fn definition(flags: &SettingFlags<ALL>, command: Vec<OsString>) -> Result<Defin
     if tty && !detach && !isatty(input) {
         return Err(Error::new(Kind::Usage, "--tty needs a terminal as standard input").hint("leave --tty out"));
     }
-    Ok(definition)
+    Ok(())
 }

@@ -1,15 +1,18 @@
 //! A running task on our own streams.
 
+use super::refusals::Refusals;
 use crate::cli::output;
+use brig::sandbox::Row;
 use brig::task::Watcher;
 use rustix::fs::{FileType, fstat};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2, write};
 use rustix::termios::isatty;
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
+use std::time::Instant;
 
 /// Passes output on to our own streams.
-pub(super) struct Screen {
+pub(in crate::cli) struct Screen {
     /// Whether both streams go to standard error, because standard output is the receipt's.
     only_error: bool,
     /// Whether the command has a terminal of its own, whose bytes are passed on untouched.
@@ -17,6 +20,10 @@ pub(super) struct Screen {
     /// For standard output and error, where they are a terminal that is not the sandbox's own.
     escapers: [Option<output::Escaper>; 2],
     ends: [End; 2],
+    /// For the lines about refused hosts.
+    refusals: Option<Refusals>,
+    /// The task's id.
+    id: String,
 }
 
 /// One of our own streams.
@@ -108,11 +115,16 @@ impl End {
 }
 
 impl Screen {
-    pub(super) fn new(only_error: bool, terminal: bool) -> Screen {
+    pub(in crate::cli) fn new(only_error: bool, terminal: bool) -> Screen {
         let escapers = [rustix::stdio::stdout(), rustix::stdio::stderr()]
             .map(|stream| (isatty(stream) && !terminal).then(output::Escaper::default));
         let ends = [rustix::stdio::stdout(), rustix::stdio::stderr()].map(End::new);
-        Screen { only_error, terminal, escapers, ends }
+        Screen { only_error, terminal, escapers, ends, refusals: None, id: String::new() }
+    }
+
+    /// Shows each host that the gateway refuses.
+    pub(in crate::cli) fn showing_refusals(self) -> Screen {
+        Screen { refusals: Some(Refusals::default()), ..self }
     }
 
     fn index(&self, error: bool) -> usize {
@@ -129,6 +141,7 @@ impl Watcher for Screen {
     }
 
     fn began(&mut self, id: &str) {
+        id.clone_into(&mut self.id);
         if self.only_error && isatty(rustix::stdio::stderr()) {
             tell!("brig: task {id}");
         }
@@ -150,6 +163,15 @@ impl Watcher for Screen {
             let text = if text.is_empty() { text } else { format!("brig: {text}") };
             // To the beginning of the line, and clear it (ECMA-48, CR and EL).
             let _ = write(rustix::stdio::stderr(), format!("\r\x1b[K{text}").as_bytes());
+        }
+    }
+
+    fn refused(&mut self, row: &Row) {
+        let line = self.refusals.as_mut().and_then(|refusals| refusals.line(row, &self.id, Instant::now()));
+        if let Some(line) = line {
+            // Our terminal is raw while the command has one: a line needs its carriage return.
+            let (before, after) = if self.terminal { ("\r\x1b[K", "\r") } else { ("", "") };
+            tell!("{before}brig: {}{after}", output::escaped(&line));
         }
     }
 

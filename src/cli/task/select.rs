@@ -5,7 +5,7 @@ use clap::Args;
 use std::ffi::OsString;
 
 /// Which changes.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub(super) struct Paths {
     /// Leave out what matches this pattern of gitignore(5); may be repeated
     #[arg(long, value_name = "PATTERN")]

@@ -1,5 +1,6 @@
 //! What a task is: the work, and what it may use.
 
+pub(super) mod agent;
 pub(super) mod explain;
 pub(super) mod exposure;
 pub(super) mod hidden;
@@ -8,11 +9,13 @@ pub(super) mod image;
 pub(super) mod layout;
 pub(super) mod mounts;
 pub(super) mod naming;
+pub(super) mod narrow;
 pub(super) mod network;
 pub(super) mod plan;
 pub(super) mod profile;
 pub(super) mod receiver;
 pub(super) mod settings;
+pub(super) mod user_file;
 
 use self::image::ImageWish;
 use self::naming::Naming;

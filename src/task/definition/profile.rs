@@ -1,7 +1,9 @@
 //! The profile file: keys of the table of settings, as TOML.
 
 use super::settings::values::{limit, line_at, place, place_at};
+use super::agent::AgentTable;
 use super::settings::{Setting, ValueKind, setting_of_key, settings};
+use super::user_file::{config_folder, open_own};
 use super::{Definition, ProfileUsed};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
@@ -14,7 +16,6 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
@@ -24,44 +25,42 @@ const LONGEST: u64 = 1 << 20;
 
 /// The file of a profile, and the open file if the profile was named.
 ///
-/// A word without `/` and `.` is the NAME of `~/.config/brig/NAME.toml` (`$XDG_CONFIG_HOME`), any other word a path. A file of the working
-/// folder is `./NAME`: no file of a workspace replaces a profile of the user.
-///
-/// A named file must belong to the caller or root, and no other user may write it. So root with another user's HOME takes no settings from
-/// there. The check is on the open file, which is the one that is read.
+/// A word without `/` and `.` is the NAME of `~/.config/brig/NAME.toml`, any other word a path. A file of the working folder is `./NAME`: no file
+/// of a workspace replaces a profile of the user.
 fn profile_file(word: &Path) -> Result<(PathBuf, Option<File>)> {
     let bytes = word.as_os_str().as_bytes();
     if bytes.is_empty() || bytes.iter().any(|byte| matches!(byte, b'/' | b'.')) {
         return Ok((word.to_owned(), None));
     }
     let path = config_folder()?.join(word).with_extension("toml");
-    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
-    let open = opened.and_then(|file| file.metadata().map(|status| (file, status)));
-    let (file, status) = open
-        .map_err(|cause| files::failed(cause, format!("open `{}`", path.display())).of_kind(Kind::Profile))
+    let file = open_own(&path)
+        .map_err(|error| error.of_kind(Kind::Profile))
         .hint(|| format!("make that file, or name a file by its path: ./{}", word.display()))?;
-    let caller = rustix::process::geteuid().as_raw();
-    if (status.uid() == caller || status.uid() == 0) && status.mode() & 0o022 == 0 {
-        return Ok((path, Some(file)));
-    }
-    let cause = format!("`{}` is another user's, or others may write it", path.display());
-    let hint = "take the right to write away from others (chmod go-w), or name the file by its path";
-    Err(Error::new(Kind::Profile, cause).hint(hint))
-}
-
-/// The folder of the caller's profiles.
-fn config_folder() -> Result<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")));
-    base.map(|base| base.join("brig")).ok_or_else(|| {
-        Error::new(Kind::Profile, "neither HOME nor XDG_CONFIG_HOME is set").hint("name a file by its path")
-    })
+    Ok((path, Some(file)))
 }
 
 /// Reads a profile, by its path or its name, into a definition. No error shows the text of a file that the caller may not read.
 pub fn read_profile(word: &Path, definition: &mut Definition) -> Result<()> {
+    read_named(word, definition, false).map(|_| ())
+}
+
+/// Reads a profile that may have an `[agent]` table, and returns that.
+pub(in crate::task) fn read_preset(word: &Path, definition: &mut Definition) -> Result<Option<AgentTable>> {
+    read_named(word, definition, true)
+}
+
+fn read_named(word: &Path, definition: &mut Definition, may_be_preset: bool) -> Result<Option<AgentTable>> {
     let (path, named) = profile_file(word).doing(|| format!("find the profile `{}`", word.display()))?;
-    let path = path.as_path();
+    read_file(&path, named, definition, may_be_preset)
+}
+
+/// Reads the profile at `path`: from the open file, if it was opened already.
+pub(in crate::task) fn read_file(
+    path: &Path,
+    named: Option<File>,
+    definition: &mut Definition,
+    may_be_preset: bool,
+) -> Result<Option<AgentTable>> {
     let (pinned, may_show) = super::hosted::pin_profile(path)?;
     let held = pinned.path(path);
     let named = named.filter(|_| !pinned.has(path));
@@ -69,10 +68,8 @@ pub fn read_profile(word: &Path, definition: &mut Definition) -> Result<()> {
     let text = files::read_bounded(opened.as_deref().unwrap_or(&held), LONGEST)
         .and_then(|bytes| String::from_utf8(bytes).map_err(|cause| Error::new(Kind::Profile, cause.to_string())));
     text.and_then(|text| {
-        let sha256 = files::digest(text.as_bytes());
-        definition.profile =
-            Some(ProfileUsed { path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()), sha256 });
-        take_profile(&text, path, definition).map_err(|error| match may_show {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        take_text(&text, &path, definition, may_be_preset).map_err(|error| match may_show {
             true => error,
             false => Error::new(error.kind(), "it is not a valid profile; its text is not shown to this caller"),
         })
@@ -82,30 +79,45 @@ pub fn read_profile(word: &Path, definition: &mut Definition) -> Result<()> {
     .hint(|| "see docs/profile.md for every key and its form")
 }
 
+/// Sets the text of a profile in a definition, which then names the profile.
+pub(in crate::task) fn take_text(
+    text: &str,
+    path: &Path,
+    definition: &mut Definition,
+    may_be_preset: bool,
+) -> Result<Option<AgentTable>> {
+    let sha256 = files::digest(text.as_bytes());
+    definition.profile = Some(ProfileUsed { path: path.to_owned(), sha256 });
+    set_profile(Profile::parse(text, may_be_preset)?, path, definition)
+}
+
 fn wrong(cause: String) -> Error {
     Error::new(Kind::Profile, cause)
 }
 
 /// What a profile contains, with the types of values checked.
-struct Profile<'a> {
+pub(super) struct Profile<'a> {
     text: &'a str,
-    values: Vec<(&'static Setting, Vec<Value>)>,
-    secrets: BTreeMap<String, Spanned<Wish>>,
+    pub(super) values: Vec<(&'static Setting, Vec<Value>)>,
+    pub(super) secrets: BTreeMap<String, Spanned<Wish>>,
+    /// `[agent]`, where the profile may be a preset.
+    agent: Option<AgentTable>,
+    may_be_preset: bool,
 }
 
 /// One value of a key.
-struct Value {
+pub(super) struct Value {
     /// The name, in a table.
-    name: Option<String>,
-    word: String,
+    pub(super) name: Option<String>,
+    pub(super) word: String,
     /// The line, from 1 on.
     line: usize,
 }
 
 impl<'a> Profile<'a> {
-    fn parse(text: &'a str) -> Result<Profile<'a>> {
+    pub(super) fn parse(text: &'a str, may_be_preset: bool) -> Result<Profile<'a>> {
         let table = DeTable::parse(text).map_err(|cause| wrong(place(text, &cause)))?;
-        let mut profile = Profile { text, values: Vec::new(), secrets: BTreeMap::new() };
+        let mut profile = Profile { text, values: Vec::new(), secrets: BTreeMap::new(), agent: None, may_be_preset };
         profile.add("", table.into_inner())?;
         Ok(profile)
     }
@@ -125,6 +137,10 @@ impl<'a> Profile<'a> {
                 (None, _) if name == "secrets" => {
                     let read = BTreeMap::deserialize(ValueDeserializer::from(value));
                     self.secrets = read.map_err(|cause| wrong(place(self.text, &cause)))?;
+                }
+                (None, _) if name == "agent" && self.may_be_preset => {
+                    let read = AgentTable::deserialize(ValueDeserializer::from(value));
+                    self.agent = Some(read.map_err(|cause| wrong(place(self.text, &cause)))?);
                 }
                 (None, DeValue::Table(table)) if is_table => {
                     self.add(&format!("{name}."), table.clone())?;
@@ -225,8 +241,8 @@ fn known_keys(prefix: &str) -> String {
     }
 }
 
-fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<()> {
-    let profile = Profile::parse(text)?;
+fn set_profile(profile: Profile<'_>, path: &Path, definition: &mut Definition) -> Result<Option<AgentTable>> {
+    let text = profile.text;
     // A relative path starts at the profile's own folder, wherever it is used.
     let folder = path.parent().unwrap_or(Path::new("."));
     for setting in settings().iter().filter(|setting| !setting.key.is_empty()) {
@@ -254,7 +270,7 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
     if let Some((code, one, other)) = definition.sandbox.exit_codes.conflict() {
         return Err(wrong(format!("`exit_codes`: {code} means `{one}` and cannot mean `{other}` too")));
     }
-    Ok(())
+    Ok(profile.agent)
 }
 
 /// Refuses a limit that can never be reached because of another one.
@@ -305,7 +321,7 @@ mod tests {
 
     fn parse(text: &str) -> Result<Definition> {
         let mut definition = Definition::new(vec!["true".into()]);
-        take_profile(text, Path::new("/etc/brig/p.toml"), &mut definition).map(|()| definition)
+        take_text(text, Path::new("/etc/brig/p.toml"), &mut definition, false).map(|_| definition)
     }
 
     #[test]

@@ -99,6 +99,11 @@ impl<'run> Log<'run> {
             Notice::Usage(sample) => self.writer.bounded("usage", json!(sample)),
             Notice::Egress(row) => {
                 let data = self.redactor.value(json!(row)); // the command chose the names
+                if !row.allowed
+                    && let Ok(row) = serde_json::from_value(data.clone())
+                {
+                    self.watcher.refused(&row);
+                }
                 self.writer.bounded("egress", data)
             }
             Notice::Exec(command) => {

@@ -1,5 +1,6 @@
 //! The watcher of a task: the caller's receiver of its messages and output.
 
+use crate::sandbox::Row;
 use std::os::fd::BorrowedFd;
 
 /// Receives a running task's messages and output.
@@ -12,6 +13,8 @@ pub trait Watcher {
     fn hint(&mut self, _text: &str) {}
     /// A line about git's progress with the workspace, which replaces the last one; empty at the end.
     fn progress(&mut self, _text: &str) {}
+    /// The gateway refused a connection or a name. The row is redacted.
+    fn refused(&mut self, _row: &Row) {}
     /// Receives output; `error` is true for standard error. Keeps what it cannot pass on without waiting for
     /// [`Watcher::go_on`].
     fn output(&mut self, error: bool, bytes: &[u8]);

@@ -7,10 +7,7 @@
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Durability, Lock};
-use rustix::fs::OFlags;
 use serde_json::{Map, Value};
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ureq::tls::TlsConfig;
@@ -85,22 +82,8 @@ fn broken(path: &Path, cause: &dyn std::fmt::Display) -> Error {
         .hint("give a JSON object with `token_endpoint`, `client_id` and `refresh_token`")
 }
 
-/// Reads the file itself: a link or a FIFO in its place would be another owner's choice.
-fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    match file.take(LONGEST + 1).read_to_end(&mut bytes)? as u64 > LONGEST {
-        true => Err(std::io::Error::other(format!("longer than {LONGEST} bytes"))),
-        false => Ok(bytes),
-    }
-}
-
 fn read(path: &Path) -> Result<Object> {
-    let bytes = read_file(path)
+    let bytes = files::read_plain(path, LONGEST)
         .map_err(|cause| files::failed(cause, format!("read `{}`", path.display())).of_kind(Kind::Secret))
         .hint(|| "name a file with a JSON object: `token_endpoint`, `client_id`, `refresh_token`")?;
     serde_json::from_slice(&bytes).map_err(|cause| broken(path, &cause))

@@ -1,0 +1,151 @@
+//! `brig agent …`: a coding agent that is installed on this machine, in a sandbox, on a folder.
+
+mod list;
+mod summary;
+mod trust;
+
+use super::task::flags::{AGENT, SettingFlags};
+use super::task::run;
+use super::task::screen::Screen;
+use crate::cli::output;
+use brig::error::{Error, Kind, Result};
+use brig::task::{Agent, AgentFacts, Caller, Definition, Store, WorkspaceSource, open_store};
+use clap::{Args, Subcommand};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Run a coding agent of this machine in a sandbox on the current folder, and choose what becomes of its changes
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, override_usage = "\
+brig agent [OPTIONS] NAME [OPTIONS] [-- ARGUMENTS…]
+       brig agent [OPTIONS] --profile FILE -- COMMAND…
+       brig agent ls | show NAME | trust [DIR]")]
+#[command(after_help = "\
+Examples:
+  brig agent claude                                  your folder, copy-on-write; the key stays outside
+  brig agent claude --allow @npm -- -p 'fix the tests'
+  brig agent codex --memory 8G -- exec 'add a test'
+  brig agent --profile ./my-agent.toml -- my-agent --auto
+  brig agent ls                                      the agents, and whether they are installed
+
+The flags are those of `brig task run`. Words after `--` are the agent's own. The folder is the current one unless --dir, --repo or
+--empty is given. The key is taken from the usual variable, such as ANTHROPIC_API_KEY, and never enters the sandbox (docs/howto/agents.md).")]
+pub(super) struct Arguments {
+    /// Where tasks are kept [default: /var/lib/brig as root, else ~/.local/share/brig]
+    #[arg(long, env = "BRIG_STORE", value_name = "DIR")]
+    store: Option<PathBuf>,
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    #[command(flatten)]
+    flags: SettingFlags<AGENT>,
+    /// The agent; with --profile the command
+    #[arg(value_name = "NAME")]
+    agent: Option<OsString>,
+    /// The agent's own arguments
+    #[arg(trailing_var_arg = true, value_name = "ARGUMENTS")]
+    command: Vec<OsString>,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    #[command(visible_alias = "list")]
+    Ls(list::LsArguments),
+    Show(list::ShowArguments),
+    Trust(trust::Arguments),
+}
+
+pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
+    match arguments.verb {
+        Some(Verb::Ls(arguments)) => list::ls(&arguments),
+        Some(Verb::Show(arguments)) => list::show(&arguments),
+        Some(Verb::Trust(arguments)) => trust::main(&arguments),
+        None => {
+            let store = open_store(arguments.store.clone())?;
+            start(&store, arguments)
+        }
+    }
+}
+
+/// Runs the agent to its end, and asks what becomes of its changes.
+fn start(store: &Store, arguments: Arguments) -> Result<ExitCode> {
+    let Arguments { flags, agent, command, .. } = arguments;
+    let Some(name) = agent else {
+        return Err(Error::new(Kind::Usage, "no agent is named")
+            .hint("name one, such as `brig agent claude`; `brig agent ls` lists them"));
+    };
+    let (definition, facts) = define(&flags, &name, &command)?;
+    if let Some(failed) = run::fetch_image(store, &definition, &flags)? {
+        return Ok(failed);
+    }
+    let json = flags.has("--json");
+    if flags.has("--explain") {
+        let mut rows = vec![("agent".to_owned(), facts.program.display().to_string())];
+        rows.extend(facts.keys.iter().map(|(name, host)| ("key".to_owned(), format!("{name}, for {host} only"))));
+        rows.extend(brig::task::explain(store, &definition)?);
+        output::pairs(&rows, json);
+        return Ok(ExitCode::SUCCESS);
+    }
+    introduce(&definition, &facts);
+    if flags.has("--detach") {
+        return run::detached(store, &definition, &flags);
+    }
+    let screen = Screen::new(json, definition.sandbox.terminal).showing_refusals();
+    let receipt = run::foreground(store, &definition, screen)?;
+    if flags.has("--learn") {
+        summary::learn(&definition, &receipt);
+    }
+    if json {
+        output::json(&receipt);
+        return Ok(ExitCode::from(receipt.exit_status));
+    }
+    run::tell(&receipt);
+    summary::show(&receipt);
+    summary::ask(store, &receipt)?;
+    Ok(ExitCode::from(receipt.exit_status))
+}
+
+/// The definition of the command line: the preset or profile, then the project's file, then the flags.
+fn define(flags: &SettingFlags<AGENT>, name: &OsString, words: &[OsString]) -> Result<(Definition, AgentFacts)> {
+    let mut definition = Definition::new(Vec::new());
+    let agent = match flags.get("--profile").and_then(|words| words.last()) {
+        Some(profile) => Agent::of_profile(Path::new(profile), name, &mut definition)?,
+        None => Agent::open(&name.to_string_lossy(), &mut definition)?,
+    };
+    run::set_terminal(flags, &mut definition)?;
+    if definition.sandbox.terminal {
+        agent.extend_session(&mut definition)?;
+    }
+    if !flags.has("--repo") && !flags.has("--empty") {
+        let folder = flags.get("--dir").and_then(|words| words.last()).map_or_else(|| ".".into(), PathBuf::from);
+        let folder = std::path::absolute(&folder)
+            .map_err(|cause| Error::os(Kind::Usage, cause).doing(format!("find `{}`", folder.display())))?;
+        definition.workspace = WorkspaceSource::Directory(folder);
+    }
+    if let Some(file) = brig::task::project(&mut definition)? {
+        trust::tell(&file);
+    }
+    brig::task::set_flags(&flags.0, &mut definition)?;
+    let caller = Caller { variable: &|name| std::env::var_os(name), arguments: words };
+    let facts = agent.complete(&caller, &mut definition)?;
+    Ok((definition, facts))
+}
+
+/// What a person should know before the agent starts.
+fn introduce(definition: &Definition, facts: &AgentFacts) {
+    let hosts: Vec<_> = facts.keys.iter().map(|(_, host)| host.as_str()).collect();
+    let names: Vec<_> = facts.keys.iter().map(|(name, _)| name.as_str()).collect();
+    let place = match &definition.workspace {
+        WorkspaceSource::Directory(folder) => format!(" on {} (copy-on-write)", folder.display()),
+        _ => String::new(),
+    };
+    let keys = match names.as_slice() {
+        [] => String::new(),
+        names => format!("; {} stays outside, for {} only", names.join(" and "), hosts.join(" and ")),
+    };
+    let program = facts.program.file_name().unwrap_or(facts.program.as_os_str()).to_string_lossy().into_owned();
+    tell!("brig: {}", output::escaped(&format!("{program} in a sandbox{place}{keys}")));
+    if let Some(words) = &facts.unattended {
+        tell!("brig: {}", output::escaped(&format!("{words} is set: the agent does not ask, because brig contains it")));
+    }
+}

@@ -1,0 +1,265 @@
+//! The provider's keys: the caller's variables become secrets at the broker, each for the host of its URL.
+
+use super::{AgentTable, Caller, wrong};
+use crate::error::{Kind, Result, Step};
+use crate::host::is_off;
+use crate::sandbox::{Credential, Rule, Wording};
+use crate::task::definition::Definition;
+use crate::task::definition::agent::KeyTable;
+use crate::task::secrets::{Exposure, Secret, Source};
+
+/// The value of a key inside, where the provider needs none.
+const PLACEHOLDER: &str = "held-by-the-broker";
+
+/// The keys that a task uses.
+pub(super) struct Keys {
+    /// The URL of each key of the preset, and whether the key is in use.
+    urls: Vec<(String, String, bool)>,
+    rows: Vec<(String, String)>,
+}
+
+/// A URL of a provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Url {
+    is_tls: bool,
+    host: String,
+    port: u16,
+}
+
+impl Url {
+    fn parse(text: &str) -> Option<Url> {
+        let (scheme, rest) = text.split_once("://")?;
+        let is_tls = match scheme {
+            "https" => true,
+            "http" => false,
+            _ => return None,
+        };
+        let authority = rest.split(['/', '?', '#']).next()?;
+        let (host, port) = match authority.split_once(':') {
+            Some((host, port)) => (host, port.parse().ok()?),
+            None => (authority, if is_tls { 443 } else { 80 }),
+        };
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+        (!host.is_empty() && host.bytes().all(is_plain)).then(|| Url { is_tls, host: host.to_owned(), port })
+    }
+
+    fn place(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+impl Keys {
+    /// Arguments with the URLs of keys in place of `{url:KEY}`, or of `{url}`, the first key in use.
+    pub(super) fn fill(&self, arguments: &[String]) -> Result<Vec<String>> {
+        let first = self.urls.iter().find(|(.., is_used)| *is_used).or(self.urls.first());
+        arguments
+            .iter()
+            .map(|argument| {
+                let mut filled = argument.clone();
+                for (variable, url, _) in &self.urls {
+                    filled = filled.replace(&format!("{{url:{variable}}}"), url);
+                }
+                if let Some((_, url, _)) = first {
+                    filled = filled.replace("{url}", url);
+                }
+                match filled.contains("{url") {
+                    false => Ok(filled),
+                    true => Err(wrong(
+                        format!("`{}` names a key that the preset does not have", argument.escape_debug()),
+                        "write `{url:VARIABLE}` with the variable of one of `[[agent.keys]]`",
+                    )),
+                }
+            })
+            .collect()
+    }
+
+    pub(super) fn into_rows(self) -> Vec<(String, String)> {
+        self.rows
+    }
+}
+
+/// Adds the keys that are set to a definition. Without any, a URL of the caller's own is enough.
+pub(super) fn add(name: &str, table: &AgentTable, caller: &Caller<'_>, definition: &mut Definition) -> Result<Keys> {
+    let text = |variable: &str| (caller.variable)(variable).and_then(|value| value.into_string().ok());
+    let mut keys = Keys { urls: Vec::new(), rows: Vec::new() };
+    let mut unset = Vec::new();
+    for key in &table.keys {
+        let own = key.base_url.iter().find_map(|name| Some((name, text(name).filter(|url| !url.is_empty())?)));
+        let url_text = own.as_ref().map_or(&key.url, |(_, url)| url).trim_end_matches('/').to_owned();
+        let step = || match &own {
+            Some((variable, _)) => format!("use the variable `{variable}`"),
+            None => format!("use the key `{}`", key.variable),
+        };
+        let url = Url::parse(&url_text)
+            .ok_or_else(|| {
+                wrong("it is not an `https` or `http` URL without a user", "write it like https://llm.example.com/v1")
+                    .of_kind(Kind::Usage)
+            })
+            .doing(step)?;
+        let is_set = (caller.variable)(&key.variable).is_some_and(|value| !value.is_empty());
+        let is_own = own.is_some();
+        let is_taken = keys.rows.iter().any(|(_, host)| *host == url.place());
+        let is_given = is_given(definition, &key.variable);
+        let is_used = (is_set || is_own || is_given) && !is_taken;
+        keys.urls.push((key.variable.clone(), url_text, is_used));
+        if !is_used {
+            unset.push(key.variable.as_str());
+            continue;
+        }
+        for name in &key.base_url {
+            if let (Some(value), false) = ((caller.variable)(name), is_given_plain(definition, name)) {
+                definition.sandbox.environment.push((name.into(), value));
+            }
+        }
+        let has_key = is_set && !is_given;
+        if has_key && !is_off("agent-key") {
+            let secret = brokered(key, &url).doing(step)?;
+            definition.secrets.push(secret);
+            keys.rows.push((key.variable.clone(), url.place()));
+            continue;
+        }
+        allow(definition, &url).doing(step)?;
+        if has_key {
+            definition.secrets.push(Secret::of_caller(&key.variable.clone().into())?);
+        } else if !is_given {
+            let value = key.placeholder.as_deref().unwrap_or(PLACEHOLDER);
+            definition.sandbox.environment.push(((&key.variable).into(), value.into()));
+        }
+        keys.rows.push((key.variable.clone(), url.place()));
+    }
+    if keys.rows.is_empty() && !table.keys.is_empty() {
+        let all = unset.join(", ");
+        return Err(wrong(
+            format!("`{name}` has no key: none of {all} is set"),
+            format!("set one of them (export {}=…): its value stays outside of the sandbox", unset[0]),
+        )
+        .of_kind(Kind::Secret));
+    }
+    Ok(keys)
+}
+
+/// Whether the caller gave the variable by a flag: as a value, as a secret, or in a profile.
+fn is_given(definition: &Definition, variable: &str) -> bool {
+    definition.secrets.iter().any(|secret| secret.name == variable) || is_given_plain(definition, variable)
+}
+
+fn is_given_plain(definition: &Definition, variable: &str) -> bool {
+    definition.sandbox.environment.iter().any(|(name, _)| name.to_str() == Some(variable))
+}
+
+fn brokered(key: &KeyTable, url: &Url) -> Result<Secret> {
+    if !url.is_tls {
+        return Err(wrong(
+            format!("the broker needs TLS, and `{}` is reached without it", url.place()),
+            format!("use an `https` URL, or give the key to the agent itself: -e {}", key.variable),
+        )
+        .of_kind(Kind::Secret));
+    }
+    let mut secret = Secret::new(&key.variable, Source::Environment((&key.variable).into()), Exposure::Broker)?;
+    let words = Wording { host: &url.place(), header: key.header.as_deref(), ..Wording::default() };
+    secret.credentials.push(Credential::new(&key.variable, &words)?);
+    secret.placeholder.clone_from(&key.placeholder);
+    Ok(secret)
+}
+
+/// Allows the host of a URL, unless a rule does.
+fn allow(definition: &mut Definition, url: &Url) -> Result<()> {
+    let text = match url.host.parse::<std::net::Ipv4Addr>() {
+        Ok(address) if !address.is_loopback() => format!("{address}/32:{}", url.port),
+        Ok(_) => format!("localhost:{}", url.port),
+        Err(_) => url.place(),
+    };
+    let rule = Rule::parse(&text)?;
+    let allowed = &mut definition.sandbox.network.policy.allowed;
+    if !allowed.iter().any(|other| other.to_string() == rule.to_string() || other.shadows(&rule)) {
+        allowed.push(rule);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+
+    fn table() -> AgentTable {
+        let key = |variable: &str, url: &str, base: &str| KeyTable {
+            variable: variable.into(),
+            url: url.into(),
+            base_url: vec![base.into()],
+            header: Some("X-Api-Key: {}".into()),
+            placeholder: None,
+        };
+        let keys = vec![key("A_KEY", "https://api.a.test", "A_URL"), key("B_KEY", "https://api.a.test/v2", "B_URL")];
+        AgentTable { program: "a".into(), keys, ..AgentTable::default() }
+    }
+
+    fn add_with(variables: &[(&str, &str)]) -> Result<(Keys, Definition)> {
+        let look = |name: &str| variables.iter().find(|(each, _)| *each == name).map(|(_, value)| OsString::from(value));
+        let mut definition = Definition::new(Vec::new());
+        let keys = add("a", &table(), &Caller { variable: &look, arguments: &[] }, &mut definition)?;
+        Ok((keys, definition))
+    }
+
+    #[test]
+    fn a_key_is_for_the_host_of_its_url() {
+        let check = |variables: &[(&str, &str)], expected: &[&str]| {
+            let (_, definition) = add_with(variables).unwrap();
+            let found: Vec<_> = definition
+                .secrets
+                .iter()
+                .map(|secret| {
+                    assert_eq!(secret.exposure, Exposure::Broker);
+                    let host = &secret.credentials[0];
+                    format!("{} {}:{}", secret.name, host.host(), host.port())
+                })
+                .collect();
+            assert_eq!(found, expected, "{variables:?}");
+            let plain = |(_, value): &(OsString, OsString)| value.to_str().is_some_and(|value| value.contains("s3cret"));
+            assert!(!definition.sandbox.environment.iter().any(plain));
+        };
+        check(&[("A_KEY", "s3cret")], &["A_KEY api.a.test:443"]);
+        check(&[("B_KEY", "s3cret")], &["B_KEY api.a.test:443"]);
+        // One host has one key: the first.
+        check(&[("A_KEY", "s3cret"), ("B_KEY", "s3cret-2")], &["A_KEY api.a.test:443"]);
+        check(&[("A_KEY", "s3cret"), ("A_URL", "https://llm.b.test:8443/x/")], &["A_KEY llm.b.test:8443"]);
+        check(
+            &[("A_KEY", "s3cret"), ("B_KEY", "s3cret-2"), ("B_URL", "https://b.test")],
+            &["A_KEY api.a.test:443", "B_KEY b.test:443"],
+        );
+    }
+
+    #[test]
+    fn a_url_of_the_callers_own_needs_no_key_and_is_allowed() {
+        for (url, rule) in [
+            ("http://localhost:4000/v1", "localhost:4000"),
+            ("http://127.0.0.1:4000", "localhost:4000"),
+            ("http://10.1.2.3:80", "10.1.2.3/32:80"),
+            ("https://llm.test", "llm.test:443"),
+        ] {
+            let (keys, definition) = add_with(&[("A_URL", url)]).unwrap();
+            let rules: Vec<_> = definition.sandbox.network.policy.allowed.iter().map(ToString::to_string).collect();
+            assert_eq!(rules, [rule]);
+            let variable = |name: &str| definition.sandbox.environment.iter().find(|(each, _)| each == name).cloned();
+            assert_eq!(variable("A_KEY").unwrap().1, PLACEHOLDER);
+            assert_eq!(variable("A_URL").unwrap().1, url);
+            assert_eq!(keys.fill(&["{url}/x".into(), "{url:A_KEY}".into()]).unwrap(), [format!("{url}/x"), url.into()]);
+        }
+    }
+
+    #[test]
+    fn what_would_show_a_key_is_refused() {
+        for (variables, words) in [
+            (&[("A_KEY", "s3cret"), ("A_URL", "http://llm.test")][..], "needs TLS"),
+            (&[("A_KEY", "s3cret"), ("A_URL", "https://user:s3cret@llm.test")], "without a user"),
+            (&[("A_KEY", "s3cret"), ("A_URL", "llm.test")], "is not an `https`"),
+            (&[("A_KEY", "s3cret"), ("A_URL", "https://10.0.0.1")], "one name with one port"),
+            (&[("A_KEY", "")], "none of A_KEY, B_KEY is set"),
+            (&[], "none of A_KEY, B_KEY is set"),
+        ] {
+            let error = add_with(variables).err().unwrap();
+            assert!(error.to_string().contains(words) && error.advice().is_some(), "{variables:?}: {error}");
+            assert!(!error.to_string().contains("s3cret"), "{error}");
+        }
+    }
+}

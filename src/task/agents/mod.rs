@@ -1,0 +1,143 @@
+//! Coding agents by their name: presets, the installed program with its runtime, and the provider's keys.
+//!
+//! In: a preset (in this program, or the caller's own), the caller's PATH and variables, the project's `.brig.toml`.
+//! Out: a definition for the pipeline. Order: [`Agent::open`] reads the preset, [`project`] the project's file, then
+//! the caller sets flags, and [`Agent::complete`] adds the program and the keys. Makes nothing and runs nothing.
+//! Never: a key in the sandbox, a host that neither the preset nor the caller names.
+
+mod keys;
+mod presets;
+mod program;
+mod project;
+mod runtime;
+
+pub use presets::{PresetSummary, presets};
+pub use project::{ProjectFile, learn, project, trust, untrust};
+
+use super::definition::Definition;
+use super::definition::agent::AgentTable;
+use super::definition::hosted;
+use crate::error::{Error, Kind, Result};
+use crate::sandbox::{Limits, NetworkMode};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a session at a terminal may take, also without output. It waits for a person.
+const SESSION: Duration = Duration::from_secs(24 * 3600);
+
+/// A preset that was read into a definition.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    /// Its word on the command line, or the profile's path.
+    pub name: String,
+    table: AgentTable,
+    /// Whether the caller gave the whole command, and the table names none.
+    is_own_command: bool,
+}
+
+/// What the caller's side of a task contributes.
+#[derive(Clone, Copy)]
+pub struct Caller<'a> {
+    /// Looks a variable up.
+    pub variable: &'a dyn Fn(&str) -> Option<OsString>,
+    /// The words after the agent's name.
+    pub arguments: &'a [OsString],
+}
+
+impl std::fmt::Debug for Caller<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Caller").field("arguments", &self.arguments).finish_non_exhaustive()
+    }
+}
+
+/// What a person is told before the agent starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AgentFacts {
+    /// The program, as it runs inside.
+    pub program: PathBuf,
+    /// Each key: its variable and its host.
+    pub keys: Vec<(String, String)>,
+    /// What switches the agent's own questions off.
+    pub unattended: Option<String>,
+}
+
+impl Agent {
+    /// Reads the preset of that name into the definition.
+    pub fn open(name: &str, definition: &mut Definition) -> Result<Agent> {
+        let table = presets::read(name, definition)?;
+        Ok(Agent { name: name.to_owned(), table, is_own_command: false })
+    }
+
+    /// Reads a profile, which may have an `[agent]` table, for the caller's command.
+    pub fn of_profile(profile: &Path, command: &OsString, definition: &mut Definition) -> Result<Agent> {
+        let table = super::definition::profile::read_preset(profile, definition)?;
+        let name = profile.display().to_string();
+        let own = || AgentTable { program: command.to_string_lossy().into_owned(), ..AgentTable::default() };
+        Ok(Agent { name, is_own_command: true, table: AgentTable { program: own().program, ..table.unwrap_or_else(own) } })
+    }
+
+    /// Gives a session at a terminal the time that a person needs, unless the preset or the machine limits it.
+    pub fn extend_session(&self, definition: &mut Definition) -> Result<()> {
+        if hosted::rules()?.is_some() {
+            return Ok(());
+        }
+        let (limits, plain) = (&mut definition.sandbox.limits, Limits::default());
+        for (limit, default) in [
+            (&mut limits.wall, plain.wall),
+            (&mut limits.idle, plain.idle),
+            (&mut limits.cpu_time, plain.cpu_time),
+        ] {
+            if *limit == default {
+                *limit = SESSION;
+            }
+        }
+        Ok(())
+    }
+
+    /// Completes the definition: the command, the program and its runtime, the keys and their hosts.
+    pub fn complete(&self, caller: &Caller<'_>, definition: &mut Definition) -> Result<AgentFacts> {
+        if definition.sandbox.network.mode == NetworkMode::None {
+            definition.sandbox.network.mode = NetworkMode::Egress;
+        }
+        let keys = keys::add(&self.name, &self.table, caller, definition)?;
+        let program = program::show(&self.table, caller, definition)?;
+        let mut command: Vec<OsString> = self.seed(&program);
+        command.push(program.clone().into_os_string());
+        if !self.is_own_command {
+            command.extend(keys.fill(&self.table.arguments)?.into_iter().map(OsString::from));
+        }
+        command.extend(caller.arguments.iter().cloned());
+        definition.sandbox.command = command;
+        for name in &self.table.pass {
+            let is_given = definition.sandbox.environment.iter().any(|(given, _)| given.to_str() == Some(name));
+            if let (Some(value), false) = ((caller.variable)(name), is_given) {
+                definition.sandbox.environment.push((name.into(), value));
+            }
+        }
+        let unattended = Some(&self.table.unattended).filter(|words| !words.is_empty() && !self.is_own_command).cloned();
+        Ok(AgentFacts { program, keys: keys.into_rows(), unattended })
+    }
+
+    /// The words that make the files of the agent's home before the program starts.
+    fn seed(&self, program: &Path) -> Vec<OsString> {
+        const SCRIPT: &str = r#"while [ "$1" != -- ]; do
+    if ! [ -e "$HOME/$1" ]; then mkdir -p "$(dirname "$HOME/$1")" && printf %s "$2" > "$HOME/$1"; fi
+    shift 2
+done
+shift
+exec "$@""#;
+        if self.table.files.is_empty() || self.is_own_command {
+            return Vec::new();
+        }
+        let name = program.file_name().unwrap_or(program.as_os_str());
+        let mut words: Vec<OsString> = vec!["sh".into(), "-c".into(), SCRIPT.into(), name.to_owned()];
+        words.extend(self.table.files.iter().flat_map(|(path, content)| [path.into(), content.into()]));
+        words.push("--".into());
+        words
+    }
+}
+
+fn wrong(cause: impl Into<String>, hint: impl Into<String>) -> Error {
+    Error::new(Kind::Profile, cause.into()).hint(hint.into())
+}

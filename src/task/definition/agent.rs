@@ -1,0 +1,55 @@
+//! The `[agent]` table of a preset: a program, the keys of its provider, and the command line that it gets. Pure.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// `[agent]` of a preset.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentTable {
+    /// Its name for a person.
+    #[serde(default)]
+    pub title: String,
+    /// The program, as the caller's PATH has it.
+    pub program: String,
+    /// The command that installs it, for an error.
+    #[serde(default)]
+    pub install: String,
+    /// Arguments before those of the caller. `{url:KEY}` is the URL of a key.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+    /// What switches the program's own questions and its own sandbox off, for a message.
+    #[serde(default)]
+    pub unattended: String,
+    /// The keys. At least one of them must be set.
+    #[serde(default)]
+    pub keys: Vec<KeyTable>,
+    /// Variables of the caller that are passed on. They are not secrets.
+    #[serde(default)]
+    pub pass: Vec<String>,
+    /// Files and folders of the home with its sessions, settings and history.
+    #[serde(default)]
+    pub state: Vec<String>,
+    /// Files of the home that are made if they are missing, with their content.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
+}
+
+/// `[[agent.keys]]`: a credential that the broker adds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyTable {
+    /// The variable of the caller with the value.
+    pub variable: String,
+    /// The URL of the provider, unless a variable below names another one.
+    pub url: String,
+    /// Variables that name another URL, the first one that is set.
+    #[serde(default)]
+    pub base_url: Vec<String>,
+    /// The header, as in `[secrets.NAME]`.
+    #[serde(default)]
+    pub header: Option<String>,
+    /// The value of the variable inside.
+    #[serde(default)]
+    pub placeholder: Option<String>,
+}
