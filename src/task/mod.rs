@@ -20,7 +20,7 @@ mod volumes;
 
 pub use crate::sandbox::Checkpoint;
 pub use agents::{
-    Agent, AgentFacts, Caller, PresetSummary, ProjectFile, learn, presets, project, trust, untrust,
+    Agent, AgentFacts, AgentKey, Caller, KeyPlace, PresetSummary, ProjectFile, learn, presets, project, trust, untrust,
 };
 pub use definition::explain::explain;
 pub(crate) use definition::hosted::rules as machine_rules;

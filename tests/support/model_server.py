@@ -159,6 +159,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])) or b"{}")
+        open(LOG + ".full", "a").write(json.dumps(body) + "\n")
         self.note(body)
         path = self.path.split("?")[0]
         if path.endswith("/count_tokens"):

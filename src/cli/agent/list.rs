@@ -60,7 +60,8 @@ pub(super) fn show(arguments: &ShowArguments) -> Result<ExitCode> {
             .hint("`brig agent ls` lists the agents"));
     };
     let mut out = output::Patient(std::io::stdout().lock());
-    out.write_all(preset.text.as_bytes())
-        .map_err(|cause| Error::os(Kind::Disk, cause).doing("print the preset").hint("make room where the output goes"))?;
+    out.write_all(preset.text.as_bytes()).map_err(|cause| {
+        Error::os(Kind::Disk, cause).doing("print the preset").hint("make room where the output goes")
+    })?;
     Ok(ExitCode::SUCCESS)
 }

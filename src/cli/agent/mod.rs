@@ -9,7 +9,7 @@ use super::task::run;
 use super::task::screen::Screen;
 use crate::cli::output;
 use brig::error::{Error, Kind, Result};
-use brig::task::{Agent, AgentFacts, Caller, Definition, Store, WorkspaceSource, open_store};
+use brig::task::{Agent, AgentFacts, AgentKey, Caller, Definition, KeyPlace, Store, WorkspaceSource, open_store};
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,13 @@ use std::process::ExitCode;
 
 /// Run a coding agent of this machine in a sandbox on the current folder, and choose what becomes of its changes
 #[derive(Args)]
-#[command(args_conflicts_with_subcommands = true, override_usage = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    override_usage = "\
 brig agent [OPTIONS] NAME [OPTIONS] [-- ARGUMENTS…]
        brig agent [OPTIONS] --profile FILE -- COMMAND…
-       brig agent ls | show NAME | trust [DIR]")]
+       brig agent ls | show NAME | trust [DIR]"
+)]
 #[command(after_help = "\
 Examples:
   brig agent claude                                  your folder, copy-on-write; the key stays outside
@@ -81,7 +84,7 @@ fn start(store: &Store, arguments: Arguments) -> Result<ExitCode> {
     let json = flags.has("--json");
     if flags.has("--explain") {
         let mut rows = vec![("agent".to_owned(), facts.program.display().to_string())];
-        rows.extend(facts.keys.iter().map(|(name, host)| ("key".to_owned(), format!("{name}, for {host} only"))));
+        rows.extend(facts.keys.iter().map(|key| ("key".to_owned(), describe(key))));
         rows.extend(brig::task::explain(store, &definition)?);
         output::pairs(&rows, json);
         return Ok(ExitCode::SUCCESS);
@@ -131,21 +134,27 @@ fn define(flags: &SettingFlags<AGENT>, name: &OsString, words: &[OsString]) -> R
     Ok((definition, facts))
 }
 
+fn describe(key: &AgentKey) -> String {
+    let AgentKey { variable, host, place } = key;
+    match place {
+        KeyPlace::Outside => format!("{variable} stays outside of the sandbox, and goes to {host} only"),
+        KeyPlace::Inside => format!("{variable} is IN the sandbox, as the flags say; {host} is allowed"),
+        KeyPlace::Missing => format!("{variable} is not set; {host} is allowed"),
+    }
+}
+
 /// What a person should know before the agent starts.
 fn introduce(definition: &Definition, facts: &AgentFacts) {
-    let hosts: Vec<_> = facts.keys.iter().map(|(_, host)| host.as_str()).collect();
-    let names: Vec<_> = facts.keys.iter().map(|(name, _)| name.as_str()).collect();
     let place = match &definition.workspace {
         WorkspaceSource::Directory(folder) => format!(" on {} (copy-on-write)", folder.display()),
         _ => String::new(),
     };
-    let keys = match names.as_slice() {
-        [] => String::new(),
-        names => format!("; {} stays outside, for {} only", names.join(" and "), hosts.join(" and ")),
-    };
-    let program = facts.program.file_name().unwrap_or(facts.program.as_os_str()).to_string_lossy().into_owned();
-    tell!("brig: {}", output::escaped(&format!("{program} in a sandbox{place}{keys}")));
+    tell!("brig: {}", output::escaped(&format!("{} in a sandbox{place}", facts.title)));
+    facts.keys.iter().for_each(|key| tell!("brig: {}", output::escaped(&describe(key))));
     if let Some(words) = &facts.unattended {
-        tell!("brig: {}", output::escaped(&format!("{words} is set: the agent does not ask, because brig contains it")));
+        tell!(
+            "brig: {}",
+            output::escaped(&format!("{words} is set: the agent does not ask, because brig contains it"))
+        );
     }
 }

@@ -92,7 +92,8 @@ fn question(words: &str) -> Option<String> {
 pub(super) fn learn(definition: &Definition, receipt: &Receipt) {
     let rules = receipt.egress.as_ref().map(brig::sandbox::Ledger::as_rules).unwrap_or_default();
     let known = &definition.sandbox.network.policy.allowed;
-    let rules: Vec<_> = rules.into_iter().filter(|rule| !known.iter().any(|known| known.to_string() == *rule)).collect();
+    let rules: Vec<_> =
+        rules.into_iter().filter(|rule| !known.iter().any(|known| known.to_string() == *rule)).collect();
     if rules.is_empty() {
         tell!("brig: it reached no other host");
         return;

@@ -59,9 +59,8 @@ mod tests {
         assert_eq!(line, "refused a.test:443; to allow it: brig task allow t1 a.test:443");
         assert_eq!(refusals.line(&row("b.test".into()), "t1", start), None);
         assert_eq!(refusals.line(&row("a.test".into()), "t1", start + PAUSE), None);
-        let lines = (0..10 * MOST as u32).filter_map(|number| {
-            refusals.line(&row(format!("{number}.test")), "t1", start + PAUSE * (number + 2))
-        });
+        let lines = (0..10 * MOST as u32)
+            .filter_map(|number| refusals.line(&row(format!("{number}.test")), "t1", start + PAUSE * (number + 2)));
         assert_eq!(lines.count(), MOST);
     }
 

@@ -262,7 +262,10 @@ fn definition(flags: &SettingFlags<ALL>, command: Vec<OsString>) -> Result<Defin
 }
 
 /// Gives the command a terminal if the caller has one, or as the flags say.
-pub(in crate::cli) fn set_terminal<const SET: u8>(flags: &SettingFlags<SET>, definition: &mut Definition) -> Result<()> {
+pub(in crate::cli) fn set_terminal<const SET: u8>(
+    flags: &SettingFlags<SET>,
+    definition: &mut Definition,
+) -> Result<()> {
     let (input, out) = (rustix::stdio::stdin(), rustix::stdio::stdout());
     let (tty, detach) = (flags.has("--tty"), flags.has("--detach"));
     let at_terminal = !flags.has("--json") && !detach && !definition.sandbox.holds && isatty(input) && isatty(out);

@@ -1,6 +1,6 @@
 //! The provider's keys: the caller's variables become secrets at the broker, each for the host of its URL.
 
-use super::{AgentTable, Caller, wrong};
+use super::{AgentTable, Caller, add_variable, wrong};
 use crate::error::{Kind, Result, Step};
 use crate::host::is_off;
 use crate::sandbox::{Credential, Rule, Wording};
@@ -15,7 +15,29 @@ const PLACEHOLDER: &str = "held-by-the-broker";
 pub(super) struct Keys {
     /// The URL of each key of the preset, and whether the key is in use.
     urls: Vec<(String, String, bool)>,
-    rows: Vec<(String, String)>,
+    facts: Vec<AgentKey>,
+}
+
+/// A key that a task uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentKey {
+    /// Its variable.
+    pub variable: String,
+    /// Its host, with the port.
+    pub host: String,
+    /// Where its value is.
+    pub place: KeyPlace,
+}
+
+/// Where the value of a key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyPlace {
+    /// At the broker, outside of the sandbox.
+    Outside,
+    /// In the sandbox, as the caller asked by a flag.
+    Inside,
+    /// There is none: the caller's own URL works without one.
+    Missing,
 }
 
 /// A URL of a provider.
@@ -49,41 +71,40 @@ impl Url {
 }
 
 impl Keys {
-    /// Arguments with the URLs of keys in place of `{url:KEY}`, or of `{url}`, the first key in use.
-    pub(super) fn fill(&self, arguments: &[String]) -> Result<Vec<String>> {
+    /// A text with the URLs of keys in place of `{url:KEY}`, and of `{url}`, which is that of the first key in use.
+    pub(super) fn fill(&self, text: &str) -> Result<String> {
         let first = self.urls.iter().find(|(.., is_used)| *is_used).or(self.urls.first());
-        arguments
-            .iter()
-            .map(|argument| {
-                let mut filled = argument.clone();
-                for (variable, url, _) in &self.urls {
-                    filled = filled.replace(&format!("{{url:{variable}}}"), url);
-                }
-                if let Some((_, url, _)) = first {
-                    filled = filled.replace("{url}", url);
-                }
-                match filled.contains("{url") {
-                    false => Ok(filled),
-                    true => Err(wrong(
-                        format!("`{}` names a key that the preset does not have", argument.escape_debug()),
-                        "write `{url:VARIABLE}` with the variable of one of `[[agent.keys]]`",
-                    )),
-                }
-            })
-            .collect()
+        let mut filled = text.to_owned();
+        for (variable, url, _) in &self.urls {
+            filled = filled.replace(&format!("{{url:{variable}}}"), url);
+        }
+        if let Some((_, url, _)) = first {
+            filled = filled.replace("{url}", url);
+        }
+        match filled.contains("{url") {
+            false => Ok(filled),
+            true => Err(wrong(
+                format!("`{}` names a key that the preset does not have", text.escape_debug()),
+                "write `{url:VARIABLE}` with the variable of one of `[[agent.keys]]`",
+            )),
+        }
     }
 
-    pub(super) fn into_rows(self) -> Vec<(String, String)> {
-        self.rows
+    pub(super) fn into_facts(self) -> Vec<AgentKey> {
+        self.facts
     }
 }
 
 /// Adds the keys that are set to a definition. Without any, a URL of the caller's own is enough.
 pub(super) fn add(name: &str, table: &AgentTable, caller: &Caller<'_>, definition: &mut Definition) -> Result<Keys> {
     let text = |variable: &str| (caller.variable)(variable).and_then(|value| value.into_string().ok());
-    let mut keys = Keys { urls: Vec::new(), rows: Vec::new() };
+    let mut keys = Keys { urls: Vec::new(), facts: Vec::new() };
     let mut unset = Vec::new();
-    for key in &table.keys {
+    // Of the keys for one host, one that is set comes first: the others may name the same variable with a URL.
+    let is_set = |key: &KeyTable| (caller.variable)(&key.variable).is_some_and(|value| !value.is_empty());
+    let mut ordered: Vec<_> = table.keys.iter().collect();
+    ordered.sort_by_key(|key| !is_set(key) && !is_given(definition, &key.variable));
+    for key in ordered {
         let own = key.base_url.iter().find_map(|name| Some((name, text(name).filter(|url| !url.is_empty())?)));
         let url_text = own.as_ref().map_or(&key.url, |(_, url)| url).trim_end_matches('/').to_owned();
         let step = || match &own {
@@ -96,38 +117,34 @@ pub(super) fn add(name: &str, table: &AgentTable, caller: &Caller<'_>, definitio
                     .of_kind(Kind::Usage)
             })
             .doing(step)?;
-        let is_set = (caller.variable)(&key.variable).is_some_and(|value| !value.is_empty());
-        let is_own = own.is_some();
-        let is_taken = keys.rows.iter().any(|(_, host)| *host == url.place());
-        let is_given = is_given(definition, &key.variable);
-        let is_used = (is_set || is_own || is_given) && !is_taken;
+        let (is_set, is_given) = (is_set(key), is_given(definition, &key.variable));
+        let is_taken = keys.facts.iter().any(|other| other.host == url.place());
+        let is_used = (is_set || own.is_some() || is_given) && !is_taken;
         keys.urls.push((key.variable.clone(), url_text, is_used));
         if !is_used {
             unset.push(key.variable.as_str());
             continue;
         }
-        for name in &key.base_url {
-            if let (Some(value), false) = ((caller.variable)(name), is_given_plain(definition, name)) {
-                definition.sandbox.environment.push((name.into(), value));
-            }
+        key.base_url.iter().for_each(|name| add_variable(definition, name, (caller.variable)(name)));
+        let place = match (is_given, is_set) {
+            (true, _) => KeyPlace::Inside,
+            (_, true) if is_off("agent-key") => KeyPlace::Inside,
+            (_, true) => KeyPlace::Outside,
+            (_, false) => KeyPlace::Missing,
+        };
+        match place {
+            KeyPlace::Outside => definition.secrets.push(brokered(key, &url).doing(step)?),
+            _ => allow(definition, &url).doing(step)?,
         }
-        let has_key = is_set && !is_given;
-        if has_key && !is_off("agent-key") {
-            let secret = brokered(key, &url).doing(step)?;
-            definition.secrets.push(secret);
-            keys.rows.push((key.variable.clone(), url.place()));
-            continue;
-        }
-        allow(definition, &url).doing(step)?;
-        if has_key {
-            definition.secrets.push(Secret::of_caller(&key.variable.clone().into())?);
-        } else if !is_given {
+        if place == KeyPlace::Missing {
             let value = key.placeholder.as_deref().unwrap_or(PLACEHOLDER);
-            definition.sandbox.environment.push(((&key.variable).into(), value.into()));
+            add_variable(definition, &key.variable, Some(value.into()));
+        } else if place == KeyPlace::Inside && !is_given {
+            definition.secrets.push(Secret::of_caller(&key.variable.clone().into())?);
         }
-        keys.rows.push((key.variable.clone(), url.place()));
+        keys.facts.push(AgentKey { variable: key.variable.clone(), host: url.place(), place });
     }
-    if keys.rows.is_empty() && !table.keys.is_empty() {
+    if keys.facts.is_empty() && !table.keys.is_empty() {
         let all = unset.join(", ");
         return Err(wrong(
             format!("`{name}` has no key: none of {all} is set"),
@@ -140,11 +157,8 @@ pub(super) fn add(name: &str, table: &AgentTable, caller: &Caller<'_>, definitio
 
 /// Whether the caller gave the variable by a flag: as a value, as a secret, or in a profile.
 fn is_given(definition: &Definition, variable: &str) -> bool {
-    definition.secrets.iter().any(|secret| secret.name == variable) || is_given_plain(definition, variable)
-}
-
-fn is_given_plain(definition: &Definition, variable: &str) -> bool {
-    definition.sandbox.environment.iter().any(|(name, _)| name.to_str() == Some(variable))
+    let is_secret = definition.secrets.iter().any(|secret| secret.name == variable);
+    is_secret || definition.sandbox.environment.iter().any(|(name, _)| name.to_str() == Some(variable))
 }
 
 fn brokered(key: &KeyTable, url: &Url) -> Result<Secret> {
@@ -195,7 +209,8 @@ mod tests {
     }
 
     fn add_with(variables: &[(&str, &str)]) -> Result<(Keys, Definition)> {
-        let look = |name: &str| variables.iter().find(|(each, _)| *each == name).map(|(_, value)| OsString::from(value));
+        let look =
+            |name: &str| variables.iter().find(|(each, _)| *each == name).map(|(_, value)| OsString::from(value));
         let mut definition = Definition::new(Vec::new());
         let keys = add("a", &table(), &Caller { variable: &look, arguments: &[] }, &mut definition)?;
         Ok((keys, definition))
@@ -215,7 +230,8 @@ mod tests {
                 })
                 .collect();
             assert_eq!(found, expected, "{variables:?}");
-            let plain = |(_, value): &(OsString, OsString)| value.to_str().is_some_and(|value| value.contains("s3cret"));
+            let plain =
+                |(_, value): &(OsString, OsString)| value.to_str().is_some_and(|value| value.contains("s3cret"));
             assert!(!definition.sandbox.environment.iter().any(plain));
         };
         check(&[("A_KEY", "s3cret")], &["A_KEY api.a.test:443"]);
@@ -227,6 +243,13 @@ mod tests {
             &[("A_KEY", "s3cret"), ("B_KEY", "s3cret-2"), ("B_URL", "https://b.test")],
             &["A_KEY api.a.test:443", "B_KEY b.test:443"],
         );
+    }
+
+    #[test]
+    fn a_key_that_is_set_comes_before_one_that_shares_its_url() {
+        let (keys, definition) = add_with(&[("B_KEY", "s3cret"), ("A_URL", "https://api.a.test/v2")]).unwrap();
+        assert_eq!(keys.facts[0].variable, "B_KEY");
+        assert_eq!((definition.secrets.len(), keys.facts.len()), (1, 1));
     }
 
     #[test]
@@ -243,7 +266,8 @@ mod tests {
             let variable = |name: &str| definition.sandbox.environment.iter().find(|(each, _)| each == name).cloned();
             assert_eq!(variable("A_KEY").unwrap().1, PLACEHOLDER);
             assert_eq!(variable("A_URL").unwrap().1, url);
-            assert_eq!(keys.fill(&["{url}/x".into(), "{url:A_KEY}".into()]).unwrap(), [format!("{url}/x"), url.into()]);
+            assert_eq!(keys.fill("{url}/x {url:A_KEY}").unwrap(), format!("{url}/x {url}"));
+            assert!(keys.fill("{url:C_KEY}").is_err());
         }
     }
 

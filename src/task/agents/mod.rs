@@ -11,14 +11,15 @@ mod program;
 mod project;
 mod runtime;
 
+pub use keys::{AgentKey, KeyPlace};
 pub use presets::{PresetSummary, presets};
 pub use project::{ProjectFile, learn, project, trust, untrust};
 
-use super::definition::Definition;
 use super::definition::agent::AgentTable;
 use super::definition::hosted;
+use super::definition::{Definition, WorkspaceSource};
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::{Limits, NetworkMode};
+use crate::sandbox::{Limits, NetworkMode, WORKSPACE};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -54,10 +55,12 @@ impl std::fmt::Debug for Caller<'_> {
 /// What a person is told before the agent starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentFacts {
+    /// Its name for a person.
+    pub title: String,
     /// The program, as it runs inside.
     pub program: PathBuf,
-    /// Each key: its variable and its host.
-    pub keys: Vec<(String, String)>,
+    /// The keys.
+    pub keys: Vec<AgentKey>,
     /// What switches the agent's own questions off.
     pub unattended: Option<String>,
 }
@@ -74,7 +77,11 @@ impl Agent {
         let table = super::definition::profile::read_preset(profile, definition)?;
         let name = profile.display().to_string();
         let own = || AgentTable { program: command.to_string_lossy().into_owned(), ..AgentTable::default() };
-        Ok(Agent { name, is_own_command: true, table: AgentTable { program: own().program, ..table.unwrap_or_else(own) } })
+        Ok(Agent {
+            name,
+            is_own_command: true,
+            table: AgentTable { program: own().program, ..table.unwrap_or_else(own) },
+        })
     }
 
     /// Gives a session at a terminal the time that a person needs, unless the preset or the machine limits it.
@@ -83,11 +90,9 @@ impl Agent {
             return Ok(());
         }
         let (limits, plain) = (&mut definition.sandbox.limits, Limits::default());
-        for (limit, default) in [
-            (&mut limits.wall, plain.wall),
-            (&mut limits.idle, plain.idle),
-            (&mut limits.cpu_time, plain.cpu_time),
-        ] {
+        for (limit, default) in
+            [(&mut limits.wall, plain.wall), (&mut limits.idle, plain.idle), (&mut limits.cpu_time, plain.cpu_time)]
+        {
             if *limit == default {
                 *limit = SESSION;
             }
@@ -102,25 +107,32 @@ impl Agent {
         }
         let keys = keys::add(&self.name, &self.table, caller, definition)?;
         let program = program::show(&self.table, caller, definition)?;
-        let mut command: Vec<OsString> = self.seed(&program);
+        let mut command: Vec<OsString> = self.seed(&program, definition);
         command.push(program.clone().into_os_string());
         if !self.is_own_command {
-            command.extend(keys.fill(&self.table.arguments)?.into_iter().map(OsString::from));
+            for argument in &self.table.arguments {
+                command.push(keys.fill(argument)?.into());
+            }
         }
         command.extend(caller.arguments.iter().cloned());
         definition.sandbox.command = command;
         for name in &self.table.pass {
-            let is_given = definition.sandbox.environment.iter().any(|(given, _)| given.to_str() == Some(name));
-            if let (Some(value), false) = ((caller.variable)(name), is_given) {
-                definition.sandbox.environment.push((name.into(), value));
-            }
+            add_variable(definition, name, (caller.variable)(name));
         }
-        let unattended = Some(&self.table.unattended).filter(|words| !words.is_empty() && !self.is_own_command).cloned();
-        Ok(AgentFacts { program, keys: keys.into_rows(), unattended })
+        for (name, text) in &self.table.variables {
+            add_variable(definition, name, Some(keys.fill(text)?.into()));
+        }
+        let unattended =
+            Some(&self.table.unattended).filter(|words| !words.is_empty() && !self.is_own_command).cloned();
+        let title = match self.is_own_command || self.table.title.is_empty() {
+            true => self.table.program.clone(),
+            false => self.table.title.clone(),
+        };
+        Ok(AgentFacts { title, program, keys: keys.into_facts(), unattended })
     }
 
     /// The words that make the files of the agent's home before the program starts.
-    fn seed(&self, program: &Path) -> Vec<OsString> {
+    fn seed(&self, program: &Path, definition: &Definition) -> Vec<OsString> {
         const SCRIPT: &str = r#"while [ "$1" != -- ]; do
     if ! [ -e "$HOME/$1" ]; then mkdir -p "$(dirname "$HOME/$1")" && printf %s "$2" > "$HOME/$1"; fi
     shift 2
@@ -132,9 +144,24 @@ exec "$@""#;
         }
         let name = program.file_name().unwrap_or(program.as_os_str());
         let mut words: Vec<OsString> = vec!["sh".into(), "-c".into(), SCRIPT.into(), name.to_owned()];
-        words.extend(self.table.files.iter().flat_map(|(path, content)| [path.into(), content.into()]));
+        let folder = match &definition.workspace {
+            WorkspaceSource::Directory(folder) => std::fs::canonicalize(folder).unwrap_or_else(|_| folder.clone()),
+            _ => PathBuf::from(WORKSPACE),
+        };
+        // In the form of JSON, without the quotes around it.
+        let folder = serde_json::json!(folder.to_string_lossy()).to_string();
+        let fill = |content: &str| content.replace("{folder}", folder.trim_matches('"'));
+        words.extend(self.table.files.iter().flat_map(|(path, content)| [path.into(), fill(content).into()]));
         words.push("--".into());
         words
+    }
+}
+
+/// Sets a variable, unless a flag has set it.
+fn add_variable(definition: &mut Definition, name: &str, value: Option<OsString>) {
+    let environment = &mut definition.sandbox.environment;
+    if let (Some(value), false) = (value, environment.iter().any(|(given, _)| given.to_str() == Some(name))) {
+        environment.push((name.into(), value));
     }
 }
 

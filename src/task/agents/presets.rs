@@ -57,7 +57,10 @@ pub(super) fn read(name: &str, definition: &mut Definition) -> Result<AgentTable
             let known: Vec<_> = PRESETS.iter().map(|(known, _)| *known).collect();
             return Err(wrong(
                 format!("unknown agent `{}`", name.escape_debug()),
-                format!("the agents are {}; for another program: brig agent --profile FILE -- COMMAND", known.join(", ")),
+                format!(
+                    "the agents are {}; for another program: brig agent --profile FILE -- COMMAND",
+                    known.join(", ")
+                ),
             )
             .of_kind(Kind::Usage));
         }

@@ -218,7 +218,9 @@ fn parse_interpreter(head: &[u8]) -> Option<Interpreter> {
     let mut words = lines.next()?.split_whitespace();
     let program = words.next()?;
     if program.ends_with("/env") {
-        return words.find(|word| !word.starts_with('-') && !word.contains('=')).map(|name| Interpreter::Name(name.into()));
+        return words
+            .find(|word| !word.starts_with('-') && !word.contains('='))
+            .map(|name| Interpreter::Name(name.into()));
     }
     if let Some(rest) = lines.next().and_then(|line| line.strip_prefix("'''exec' ")) {
         let path = match rest.strip_prefix('"') {

@@ -47,7 +47,10 @@ impl Home {
             .iter()
             .map(|(name, value)| home(&format!("{}={}", name.to_string_lossy(), value.to_string_lossy())))
             .collect();
-        assert_eq!((home(found.to_str().unwrap()).as_str(), mounts), (command, shown.iter().map(|&each| each.to_owned()).collect()));
+        assert_eq!(
+            (home(found.to_str().unwrap()).as_str(), mounts),
+            (command, shown.iter().map(|&each| each.to_owned()).collect())
+        );
         assert_eq!(variables_found.join(" "), variables);
     }
 }

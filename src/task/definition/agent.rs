@@ -24,13 +24,17 @@ pub struct AgentTable {
     /// The keys. At least one of them must be set.
     #[serde(default)]
     pub keys: Vec<KeyTable>,
+    /// Variables with the URLs of keys, in the same form.
+    #[serde(default)]
+    pub variables: BTreeMap<String, String>,
     /// Variables of the caller that are passed on. They are not secrets.
     #[serde(default)]
     pub pass: Vec<String>,
     /// Files and folders of the home with its sessions, settings and history.
     #[serde(default)]
     pub state: Vec<String>,
-    /// Files of the home that are made if they are missing, with their content.
+    /// Files of the home that are made if they are missing, with their content. `{folder}` is the path of the folder that
+    /// the agent works on, as a string of JSON has it.
     #[serde(default)]
     pub files: BTreeMap<String, String>,
 }

@@ -62,7 +62,9 @@ mod tests {
         assert_eq!(ignored, expected);
         assert_eq!(definition.sandbox.limits, plain.sandbox.limits);
         assert!(definition.secrets.is_empty() && definition.sandbox.mounts.is_empty());
-        assert!(definition.sandbox.environment.is_empty() && definition.sandbox.network == plain.sandbox.network);
+        let network = &definition.sandbox.network;
+        assert!(definition.sandbox.environment.is_empty() && network.mode == plain.sandbox.network.mode);
+        assert!(network.policy.allowed.is_empty());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The profile file: keys of the table of settings, as TOML.
 
-use super::settings::values::{limit, line_at, place, place_at};
 use super::agent::AgentTable;
+use super::settings::values::{limit, line_at, place, place_at};
 use super::settings::{Setting, ValueKind, setting_of_key, settings};
 use super::user_file::{config_folder, open_own};
 use super::{Definition, ProfileUsed};
