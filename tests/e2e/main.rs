@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails, also within its helpers")]
 
+mod agents;
 mod artifacts;
 mod backends;
 mod canary;

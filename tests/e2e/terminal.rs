@@ -56,7 +56,7 @@ impl Keyboard {
         eventually(&format!("`{words}` on the screen: {}", self.screen()), || self.screen().contains(words));
     }
 
-    fn press(&mut self, keys: &str) {
+    pub fn press(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
 

@@ -9,7 +9,9 @@ use super::task::run;
 use super::task::screen::Screen;
 use crate::cli::output;
 use brig::error::{Error, Kind, Result};
-use brig::task::{Agent, AgentFacts, AgentKey, Caller, Definition, KeyPlace, Store, WorkspaceSource, open_store};
+use brig::task::{
+    Agent, AgentFacts, AgentKey, Caller, Changed, Definition, KeyPlace, Store, WorkspaceSource, open_store,
+};
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -29,6 +31,7 @@ Examples:
   brig agent claude                                  your folder, copy-on-write; the key stays outside
   brig agent claude --allow @npm -- -p 'fix the tests'
   brig agent codex --memory 8G -- exec 'add a test'
+  brig agent claude --keep                           then: brig agent claude --resume @ -- --continue
   brig agent --profile ./my-agent.toml -- my-agent --auto
   brig agent ls                                      the agents, and whether they are installed
 
@@ -42,6 +45,9 @@ pub(super) struct Arguments {
     verb: Option<Verb>,
     #[command(flatten)]
     flags: SettingFlags<AGENT>,
+    /// Go on from the files and the home of a task that was run with --keep, or @ for the newest task
+    #[arg(long, value_name = "ID")]
+    resume: Option<String>,
     /// The agent; with --profile the command
     #[arg(value_name = "NAME")]
     agent: Option<OsString>,
@@ -72,12 +78,15 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
 
 /// Runs the agent to its end, and asks what becomes of its changes.
 fn start(store: &Store, arguments: Arguments) -> Result<ExitCode> {
-    let Arguments { flags, agent, command, .. } = arguments;
+    let Arguments { flags, agent, command, resume, .. } = arguments;
     let Some(name) = agent else {
         return Err(Error::new(Kind::Usage, "no agent is named")
             .hint("name one, such as `brig agent claude`; `brig agent ls` lists them"));
     };
-    let (definition, facts) = define(&flags, &name, &command)?;
+    let (mut definition, facts) = define(&flags, &name, &command)?;
+    if let Some(word) = &resume {
+        definition = continued(store, word, &flags, definition)?;
+    }
     if let Some(failed) = run::fetch_image(store, &definition, &flags)? {
         return Ok(failed);
     }
@@ -132,6 +141,27 @@ fn define(flags: &SettingFlags<AGENT>, name: &OsString, words: &[OsString]) -> R
     let caller = Caller { variable: &|name| std::env::var_os(name), arguments: words };
     let facts = agent.complete(&caller, &mut definition)?;
     Ok((definition, facts))
+}
+
+/// The definition that goes on from a task: its files, its network and its mounts, with this command and these keys.
+fn continued(store: &Store, word: &str, flags: &SettingFlags<AGENT>, given: Definition) -> Result<Definition> {
+    const FREE: [&str; 7] = ["--profile", "--json", "--tty", "--no-tty", "--detach", "--env", "--secret"];
+    if let Some((flag, _)) = flags.0.iter().find(|(flag, _)| !FREE.contains(flag)) {
+        return Err(Error::new(Kind::Usage, format!("{flag} is as it was for the task that is resumed"))
+            .hint(format!("leave {flag} out, or begin a new task")));
+    }
+    brig::task::reap(store)?;
+    let id = store.find(word)?;
+    let sandbox = given.sandbox;
+    let changed = Changed {
+        command: Some(sandbox.command),
+        environment: sandbox.environment,
+        secrets: given.secrets,
+        ..Changed::default()
+    };
+    let mut definition = store.continued(&id, changed, None)?;
+    definition.sandbox.terminal = sandbox.terminal;
+    Ok(definition)
 }
 
 fn describe(key: &AgentKey) -> String {

@@ -10,6 +10,7 @@ mod presets;
 mod program;
 mod project;
 mod runtime;
+mod search;
 
 pub use keys::{AgentKey, KeyPlace};
 pub use presets::{PresetSummary, presets};

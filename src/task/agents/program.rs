@@ -1,51 +1,16 @@
-//! Finds the agent's installed program on the caller's PATH and shows it inside, read-only, with what it needs to run.
-//!
-//! A folder of the PATH in the workspace is skipped: a link in a hostile repository could lead to any file of the
-//! caller. With an image or another root the program is that root's.
+//! Shows the agent's installed program inside, read-only, with what it needs to run. With an image or another root the
+//! program is that root's.
 
 use super::runtime::Runtime;
+use super::search::SearchPath;
 use super::{AgentTable, Caller, wrong};
-use crate::error::{Kind, Result};
-use crate::host::is_off;
+use crate::error::{Error, Kind, Result};
 use crate::sandbox::Backend;
 use crate::task::definition::{Definition, WorkspaceSource};
-use rustix::fs::{Access, AtFlags, CWD, accessat};
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// PATH inside, after the folders of the program.
 const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
-
-/// The folders in which the caller's programs are looked up.
-#[derive(Clone, Debug)]
-pub(super) struct SearchPath {
-    folders: Vec<PathBuf>,
-    /// Folders of the PATH that were skipped.
-    skipped: Vec<PathBuf>,
-}
-
-impl SearchPath {
-    /// The caller's PATH, without relative folders and without those of the workspace.
-    pub(super) fn new(path: Option<OsString>, workspace: Option<&Path>) -> SearchPath {
-        let is_foreign = |folder: &PathBuf| {
-            let real = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.clone());
-            let in_workspace = |workspace: &Path| folder.starts_with(workspace) || real.starts_with(workspace);
-            !folder.is_absolute() || workspace.is_some_and(in_workspace) && !is_off("agent-path")
-        };
-        let all = std::env::split_paths(&path.unwrap_or_default()).collect::<Vec<_>>();
-        let (skipped, folders) = all.into_iter().partition(is_foreign);
-        SearchPath { folders, skipped }
-    }
-
-    /// The program's path, with the links on its way.
-    pub(super) fn find(&self, program: &str) -> Option<PathBuf> {
-        self.folders.iter().map(|folder| folder.join(program)).find(is_program)
-    }
-}
-
-fn is_program(path: &PathBuf) -> bool {
-    path.is_file() && accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
-}
 
 /// Shows the program in the sandbox of the definition; returns its path inside.
 pub(super) fn show(table: &AgentTable, caller: &Caller<'_>, definition: &mut Definition) -> Result<PathBuf> {
@@ -69,9 +34,8 @@ pub(super) fn show(table: &AgentTable, caller: &Caller<'_>, definition: &mut Def
     Ok(command)
 }
 
-fn missing(table: &AgentTable, search: &SearchPath) -> crate::error::Error {
-    let in_workspace = search.skipped.iter().map(|folder| folder.join(&table.program)).find(is_program);
-    let why = match in_workspace {
+fn missing(table: &AgentTable, search: &SearchPath) -> Error {
+    let why = match search.find_skipped(&table.program) {
         Some(path) => format!(
             "the PATH has `{}` only at `{}`: a program of the workspace itself is not shown",
             table.program,
@@ -84,33 +48,4 @@ fn missing(table: &AgentTable, search: &SearchPath) -> crate::error::Error {
         install => format!("install it ({install}), or use a root with it: --image REF"),
     };
     wrong(why, hint).of_kind(Kind::CommandNotFound)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    fn tool(path: &Path) {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, "").unwrap();
-        std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
-    }
-
-    #[test]
-    fn a_folder_of_the_workspace_and_a_relative_one_are_not_searched() {
-        let lab = tempfile::tempdir().unwrap();
-        let lab = std::fs::canonicalize(lab.path()).unwrap();
-        let (work, other) = (lab.join("work"), lab.join("other"));
-        tool(&work.join("bin/agent"));
-        tool(&other.join("agent"));
-        symlink(work.join("bin"), lab.join("link")).unwrap();
-        let path = |folders: &[PathBuf]| std::env::join_paths(folders).ok();
-        let find = |folders: &[PathBuf]| SearchPath::new(path(folders), Some(&work)).find("agent");
-        assert_eq!(find(&[work.join("bin"), other.clone()]), Some(other.join("agent")));
-        assert_eq!(find(&[lab.join("link"), "bin".into(), ".".into()]), None);
-        let table = AgentTable { program: "agent".into(), ..AgentTable::default() };
-        let error = missing(&table, &SearchPath::new(path(&[work.join("bin")]), Some(&work)));
-        assert!(error.to_string().contains("a program of the workspace"), "{error}");
-    }
 }

