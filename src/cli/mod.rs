@@ -96,7 +96,10 @@ pub fn main() -> ExitCode {
     let json = wants_json(&words);
     let arguments = match Arguments::try_parse_from(&words) {
         Ok(arguments) => arguments,
-        Err(error) => return usage(&error, json),
+        Err(error) => {
+            let is_of_agent = words.get(1).is_some_and(|verb| verb == "agent");
+            return usage_with(&error, json, if is_of_agent { agent::advice(&error) } else { None });
+        }
     };
     let done = match arguments.verb {
         Verb::Agent(arguments) => agent::main(*arguments),
@@ -117,9 +120,14 @@ fn wants_json(words: &[std::ffi::OsString]) -> bool {
 
 /// Help and version go to stdout with 0; a mistake goes to stderr with 125, since 2 could be the command's status.
 fn usage(error: &clap::Error, json: bool) -> ExitCode {
+    usage_with(error, json, None)
+}
+
+/// The same with advice of the verb.
+fn usage_with(error: &clap::Error, json: bool, hint: Option<&str>) -> ExitCode {
     // If both streams are closed there is nothing to do.
     let _ = error.print();
-    let hint = advice(error);
+    let hint = hint.map(str::to_owned).or_else(|| advice(error));
     if let Some(hint) = &hint {
         tell!("hint:  {hint}");
     }

@@ -76,6 +76,12 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
     }
 }
 
+/// Advice for a flag that brig does not have: it may be the agent's.
+pub(super) fn advice(error: &clap::Error) -> Option<&'static str> {
+    let is_unknown = error.kind() == clap::error::ErrorKind::UnknownArgument;
+    is_unknown.then_some("the agent's own flags come after `--`: brig agent claude -- -p 'fix the tests'")
+}
+
 /// Runs the agent to its end, and asks what becomes of its changes.
 fn start(store: &Store, arguments: Arguments) -> Result<ExitCode> {
     let Arguments { flags, agent, command, resume, .. } = arguments;
@@ -83,9 +89,11 @@ fn start(store: &Store, arguments: Arguments) -> Result<ExitCode> {
         return Err(Error::new(Kind::Usage, "no agent is named")
             .hint("name one, such as `brig agent claude`; `brig agent ls` lists them"));
     };
-    let (mut definition, facts) = define(&flags, &name, &command)?;
-    if let Some(word) = &resume {
-        definition = continued(store, word, &flags, definition)?;
+    let resumed = resume.as_ref().map(|word| find(store, word, &flags)).transpose()?;
+    let workspace = resumed.as_ref().map(|id| store.record(id).map(|record| record.workspace)).transpose()?;
+    let (mut definition, facts) = define(&flags, workspace, &name, &command)?;
+    if let Some(id) = &resumed {
+        definition = continued(store, id, definition)?;
     }
     if let Some(failed) = run::fetch_image(store, &definition, &flags)? {
         return Ok(failed);
@@ -118,7 +126,12 @@ fn start(store: &Store, arguments: Arguments) -> Result<ExitCode> {
 }
 
 /// The definition of the command line: the preset or profile, then the project's file, then the flags.
-fn define(flags: &SettingFlags<AGENT>, name: &OsString, words: &[OsString]) -> Result<(Definition, AgentFacts)> {
+fn define(
+    flags: &SettingFlags<AGENT>,
+    workspace: Option<WorkspaceSource>,
+    name: &OsString,
+    words: &[OsString],
+) -> Result<(Definition, AgentFacts)> {
     let mut definition = Definition::new(Vec::new());
     let agent = match flags.get("--profile").and_then(|words| words.last()) {
         Some(profile) => Agent::of_profile(Path::new(profile), name, &mut definition)?,
@@ -128,7 +141,9 @@ fn define(flags: &SettingFlags<AGENT>, name: &OsString, words: &[OsString]) -> R
     if definition.sandbox.terminal {
         agent.extend_session(&mut definition)?;
     }
-    if !flags.has("--repo") && !flags.has("--empty") {
+    if let Some(workspace) = workspace {
+        definition.workspace = workspace;
+    } else if !flags.has("--repo") && !flags.has("--empty") {
         let folder = flags.get("--dir").and_then(|words| words.last()).map_or_else(|| ".".into(), PathBuf::from);
         let folder = std::path::absolute(&folder)
             .map_err(|cause| Error::os(Kind::Usage, cause).doing(format!("find `{}`", folder.display())))?;
@@ -143,15 +158,19 @@ fn define(flags: &SettingFlags<AGENT>, name: &OsString, words: &[OsString]) -> R
     Ok((definition, facts))
 }
 
-/// The definition that goes on from a task: its files, its network and its mounts, with this command and these keys.
-fn continued(store: &Store, word: &str, flags: &SettingFlags<AGENT>, given: Definition) -> Result<Definition> {
+/// The task that is resumed. Its network, mounts and limits stay: a flag about them would have no effect.
+fn find(store: &Store, word: &str, flags: &SettingFlags<AGENT>) -> Result<String> {
     const FREE: [&str; 7] = ["--profile", "--json", "--tty", "--no-tty", "--detach", "--env", "--secret"];
     if let Some((flag, _)) = flags.0.iter().find(|(flag, _)| !FREE.contains(flag)) {
         return Err(Error::new(Kind::Usage, format!("{flag} is as it was for the task that is resumed"))
             .hint(format!("leave {flag} out, or begin a new task")));
     }
     brig::task::reap(store)?;
-    let id = store.find(word)?;
+    store.find(word)
+}
+
+/// The definition that goes on from a task: its files, its network and its mounts, with this command and these keys.
+fn continued(store: &Store, id: &str, given: Definition) -> Result<Definition> {
     let sandbox = given.sandbox;
     let changed = Changed {
         command: Some(sandbox.command),
@@ -159,7 +178,7 @@ fn continued(store: &Store, word: &str, flags: &SettingFlags<AGENT>, given: Defi
         secrets: given.secrets,
         ..Changed::default()
     };
-    let mut definition = store.continued(&id, changed, None)?;
+    let mut definition = store.continued(id, changed, None)?;
     definition.sandbox.terminal = sandbox.terminal;
     Ok(definition)
 }

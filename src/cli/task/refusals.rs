@@ -4,15 +4,17 @@ use brig::sandbox::Row;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-/// The most lines of a task, and the shortest time between two of them. The receipt has every refusal.
+/// The most lines of a task, and of each second. The receipt has every refusal.
 const MOST: usize = 20;
-const PAUSE: Duration = Duration::from_millis(500);
+const MOST_AT_ONCE: usize = 5;
+const SECOND: Duration = Duration::from_secs(1);
 
 /// The refusals that were shown.
 #[derive(Default)]
 pub(super) struct Refusals {
     shown: HashSet<(String, Option<u16>)>,
-    last: Option<Instant>,
+    /// The start of the last second with lines, and their number.
+    second: Option<(Instant, usize)>,
     is_over: bool,
 }
 
@@ -20,15 +22,17 @@ impl Refusals {
     /// The line for a refusal, unless it was shown or there are too many.
     pub(super) fn line(&mut self, row: &Row, id: &str, now: Instant) -> Option<String> {
         let key = (row.host.clone(), row.port);
-        if self.is_over || self.shown.contains(&key) || self.last.is_some_and(|last| now < last + PAUSE) {
+        let (start, count) = self.second.filter(|(start, _)| now < *start + SECOND).unwrap_or((now, 0));
+        // A host that comes too soon is shown when it is refused again.
+        if self.is_over || self.shown.contains(&key) || count >= MOST_AT_ONCE {
             return None;
         }
+        self.second = Some((start, count + 1));
         if self.shown.len() >= MOST {
             self.is_over = true;
             return Some(format!("more hosts are refused: brig task show {id}"));
         }
         self.shown.insert(key);
-        self.last = Some(now);
         Some(format!("refused {}; {}", target(row), remedy(row, id)))
     }
 }
@@ -57,11 +61,12 @@ mod tests {
         let start = Instant::now();
         let line = refusals.line(&row("a.test".into()), "t1", start).unwrap();
         assert_eq!(line, "refused a.test:443; to allow it: brig task allow t1 a.test:443");
-        assert_eq!(refusals.line(&row("b.test".into()), "t1", start), None);
-        assert_eq!(refusals.line(&row("a.test".into()), "t1", start + PAUSE), None);
-        let lines = (0..10 * MOST as u32)
-            .filter_map(|number| refusals.line(&row(format!("{number}.test")), "t1", start + PAUSE * (number + 2)));
-        assert_eq!(lines.count(), MOST);
+        assert_eq!(refusals.line(&row("a.test".into()), "t1", start + SECOND), None);
+        let mut flood =
+            |now| (0..100).filter(|n| refusals.line(&row(format!("{n}.test")), "t1", now).is_some()).count();
+        assert_eq!(flood(start), MOST_AT_ONCE - 1, "the lines of a second");
+        let later: Vec<_> = (1..10).map(|second| flood(start + SECOND * second)).collect();
+        assert_eq!(later.iter().sum::<usize>(), MOST - MOST_AT_ONCE + 1, "and one line about the others: {later:?}");
     }
 
     #[test]

@@ -69,6 +69,8 @@ fn an_agent_without_a_key_and_one_that_is_not_installed_are_refused() {
     let codex = |words: &[&str]| lab.command(words).env("OPENAI_API_KEY", KEY).env("PATH", lab.path().join("bin"));
     codex(&["agent", "codex"]).run(NOTHING).refused(127, &["no program `codex`"]);
     lab.brig(["agent", "cluade"]).refused(125, &["unknown agent `cluade`"]);
+    let flag = lab.brig(["agent", "claude", "-p", "hello"]);
+    assert!(flag.status == Some(125) && flag.stderr.contains("brig agent claude -- -p"), "{flag:#?}");
     assert!(lab.ids().is_empty());
 }
 
@@ -80,7 +82,7 @@ fn a_link_of_the_workspace_on_the_path_shows_no_file_of_the_caller() {
     let bin = folder(&lab).join("bin");
     std::fs::create_dir(&bin).unwrap();
     symlink(lab.path().join("private/node_modules/keys/tool"), bin.join("claude")).unwrap();
-    let run = agent(&lab, &[bin.clone()], &[]).run(NOTHING);
+    let run = agent(&lab, std::slice::from_ref(&bin), &[]).run(NOTHING);
     assert!(run.stdout.contains("of the lab") && !run.stdout.contains("of the caller"), "{run:#?}");
     let run = agent(&lab, &[bin], &[]).weakened("agent-path").run(NOTHING);
     assert!(run.stdout.contains("of the caller"), "{run:#?}");

@@ -78,6 +78,7 @@ impl Model<'_> {
         for words in [
             "stays outside of the sandbox",
             &format!("refused refused.test; to allow it: brig task allow {id} refused.test"),
+            "for the next run: --allow refused.test",
             "changes: 1 added, 0 modified, 1 deleted",
             &format!("brig task apply {id}"),
         ] {
