@@ -150,7 +150,7 @@ fn define(
         definition.workspace = WorkspaceSource::Directory(folder);
     }
     if let Some(file) = brig::task::project(&mut definition)? {
-        trust::tell(&file);
+        trust::print_ignored(&file);
     }
     brig::task::set_flags(&flags.0, &mut definition)?;
     let caller = Caller { variable: &|name| std::env::var_os(name), arguments: words };

@@ -33,7 +33,7 @@ pub(super) fn main(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// What of a project's file is not in force.
-pub(super) fn tell(file: &ProjectFile) {
+pub(super) fn print_ignored(file: &ProjectFile) {
     if file.ignored.is_empty() {
         return;
     }

@@ -36,7 +36,7 @@ pub enum KeyPlace {
     Outside,
     /// In the sandbox, as the caller asked by a flag.
     Inside,
-    /// There is none: the caller's own URL works without one.
+    /// It is not set: the caller's own URL works without a key.
     Missing,
 }
 

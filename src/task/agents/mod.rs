@@ -53,7 +53,7 @@ impl std::fmt::Debug for Caller<'_> {
     }
 }
 
-/// What a person is told before the agent starts.
+/// The facts that a person should know before the agent starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentFacts {
     /// Its name for a person.

@@ -29,7 +29,7 @@ pub struct ProjectFile {
     pub ignored: Vec<String>,
 }
 
-/// Reads the file in a folder; `None` if there is none. A link is refused: it could lead to any file of the caller.
+/// Reads the file in a folder; `None` without such a file. A link is refused: it could lead to any file of the caller.
 fn read(folder: &Path) -> Result<Option<(PathBuf, String)>> {
     let path = folder.join(NAME);
     let bytes = match files::read_plain(&path, LONGEST) {

@@ -1,4 +1,4 @@
-//! A project's settings that nobody has trusted: only what narrows a task is set.
+//! A project's settings without the caller's trust: only what narrows a task is set.
 
 use super::Definition;
 use super::profile::{Profile, Value};
