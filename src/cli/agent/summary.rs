@@ -90,7 +90,9 @@ fn question(words: &str) -> Option<String> {
 
 /// Writes the hosts that the agent reached into the project's file.
 pub(super) fn learn(definition: &Definition, receipt: &Receipt) {
-    let rules = receipt.egress.as_ref().map(brig::sandbox::Ledger::as_rules).unwrap_or_default();
+    let mut ledger = receipt.egress.clone().unwrap_or_default();
+    ledger.rows.retain(|row| row.allowed);
+    let rules = ledger.as_rules();
     let known = &definition.sandbox.network.policy.allowed;
     let rules: Vec<_> =
         rules.into_iter().filter(|rule| !known.iter().any(|known| known.to_string() == *rule)).collect();
