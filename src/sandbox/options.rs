@@ -1,5 +1,6 @@
 //! The options of a sandbox, as plain data.
 
+use super::health::HealthCheck;
 use super::image::ImageRoot;
 use super::limits::Limits;
 use super::location::WORKSPACE;
@@ -76,6 +77,8 @@ pub struct Options {
     pub terminal: bool,
     /// Whether there is no command: the sandbox stays for those who enter it, until it is ended.
     pub holds: bool,
+    /// The check of its health.
+    pub health: HealthCheck,
     /// What its exit codes mean.
     pub exit_codes: ExitCodes,
     /// The backend of its isolation.
@@ -109,6 +112,7 @@ impl Options {
             root_inside: false,
             terminal: false,
             holds: false,
+            health: HealthCheck::default(),
             exit_codes: ExitCodes::default(),
             backend: Backend::Native,
         }

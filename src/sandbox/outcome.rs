@@ -45,6 +45,8 @@ pub enum Outcome {
     Cancelled,
     /// A sandbox without a command was stopped: it has done its work.
     Stopped,
+    /// Its health check did not pass in time.
+    Unhealthy,
     /// The workspace or another input could not be prepared.
     PrepareFailed,
     /// The sandbox or its command could not be started.
@@ -59,7 +61,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// Every name in receipts.
-    pub const WORDS: [&'static str; 20] = [
+    pub const WORDS: [&'static str; 21] = [
         "succeeded",
         "failed",
         "signaled",
@@ -75,6 +77,7 @@ impl Outcome {
         "policy",
         "cancelled",
         "stopped",
+        "unhealthy",
         "prepare_failed",
         "start_failed",
         "push_failed",
@@ -100,6 +103,7 @@ impl Outcome {
             Outcome::Policy => "policy",
             Outcome::Cancelled => "cancelled",
             Outcome::Stopped => "stopped",
+            Outcome::Unhealthy => "unhealthy",
             Outcome::PrepareFailed => "prepare_failed",
             Outcome::StartFailed => "start_failed",
             Outcome::PushFailed => "push_failed",
@@ -117,7 +121,7 @@ impl Outcome {
     pub fn retryable(&self, codes: &ExitCodes) -> bool {
         match self {
             Outcome::Failed { exit_code } => codes.retryable.contains(exit_code),
-            Outcome::IdleTimeout | Outcome::PushFailed | Outcome::Lost => true,
+            Outcome::IdleTimeout | Outcome::Unhealthy | Outcome::PushFailed | Outcome::Lost => true,
             _ => false,
         }
     }
@@ -133,7 +137,7 @@ impl Outcome {
             Outcome::OutputLimit => 153,
             Outcome::Cancelled => 130,
             Outcome::StartFailed | Outcome::PrepareFailed => start_error.map_or(125, Kind::exit_status),
-            Outcome::Policy | Outcome::PushFailed | Outcome::CleanupFailed | Outcome::Lost => 125,
+            Outcome::Policy | Outcome::Unhealthy | Outcome::PushFailed | Outcome::CleanupFailed | Outcome::Lost => 125,
             Outcome::Failed { .. }
             | Outcome::Signaled { .. }
             | Outcome::NeedsInput
@@ -211,6 +215,8 @@ pub(crate) enum Stopped {
     Cancelled,
     /// The same for a sandbox without a command, which ends only so.
     Wished,
+    /// Its health check did not pass in time.
+    Unhealthy,
     /// The gateway of its network ended first.
     Gateway,
     /// Its network's program or device ended first.
@@ -244,6 +250,7 @@ pub(crate) fn decide(facts: &Facts) -> Outcome {
     match facts.stopped {
         Some(Stopped::Cancelled) => return Outcome::Cancelled,
         Some(Stopped::Wished) => return Outcome::Stopped,
+        Some(Stopped::Unhealthy) => return Outcome::Unhealthy,
         Some(Stopped::Memory) => return Outcome::Memory,
         Some(Stopped::CpuTime) => return Outcome::CpuTime,
         Some(Stopped::Output) => return Outcome::OutputLimit,
@@ -312,6 +319,7 @@ mod tests {
         check(None, Some(Stopped::Wall), &[], Outcome::Timeout);
         check(exited(0), Some(Stopped::Wall), &[], Outcome::Timeout);
         check(Some(Ended::Signaled(15)), Some(Stopped::Cancelled), &[LimitName::Pids], Outcome::Cancelled);
+        check(None, Some(Stopped::Unhealthy), &[LimitName::Memory], Outcome::Unhealthy);
         check(None, Some(Stopped::Output), &[], Outcome::OutputLimit);
         check(None, Some(Stopped::CpuTime), &[], Outcome::CpuTime);
         check(None, Some(Stopped::Idle), &[], Outcome::IdleTimeout);

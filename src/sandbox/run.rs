@@ -3,6 +3,7 @@
 use super::backend;
 use super::control::Control;
 use super::devices;
+use super::health::Monitor;
 use super::host_mounts::SourceFacts;
 use super::limits::LimitName;
 use super::mount::Mount;
@@ -159,6 +160,7 @@ impl PendingSandbox<'_> {
             forward_input: started.forward_input,
             progress: started.progress,
             control: control.as_deref_mut(),
+            health: Monitor::new(&self.options.health),
         };
         let seen = watch.run();
         if let Some(control) = control {

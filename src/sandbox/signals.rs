@@ -13,6 +13,8 @@ pub(crate) struct Signals(SignalFd);
 pub(super) enum SignalKind {
     /// End the task.
     End,
+    /// The service manager misses a sign of life (WatchdogSec=, systemd.service(5)): end the task.
+    Watchdog,
     /// The terminal has a new size.
     Resized,
 }
@@ -22,8 +24,8 @@ impl Signals {
     /// mask back.
     pub(crate) fn take() -> Result<Signals> {
         let step = || "take signals as messages";
-        let wanted: SigSet =
-            [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGWINCH].into_iter().collect();
+        let ends = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGABRT];
+        let wanted: SigSet = ends.into_iter().chain([Signal::SIGWINCH]).collect();
         sigprocmask(SigmaskHow::SIG_BLOCK, Some(&wanted), None).failing(Kind::Internal, step)?;
         SignalFd::with_flags(&wanted, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map(Signals)
@@ -33,12 +35,16 @@ impl Signals {
     /// The next signal.
     pub(super) fn next(&self) -> Option<SignalKind> {
         let signal = self.0.read_signal().ok().flatten()?;
-        Some(if signal.ssi_signo == Signal::SIGWINCH as u32 { SignalKind::Resized } else { SignalKind::End })
+        Some(match Signal::try_from(signal.ssi_signo as i32) {
+            Ok(Signal::SIGWINCH) => SignalKind::Resized,
+            Ok(Signal::SIGABRT) => SignalKind::Watchdog,
+            _ => SignalKind::End,
+        })
     }
 
     /// Whether a signal asked for the end.
     pub(crate) fn wants_end(&self) -> bool {
-        std::iter::from_fn(|| self.next()).fold(false, |found, came| found | (came == SignalKind::End))
+        std::iter::from_fn(|| self.next()).fold(false, |found, came| found | (came != SignalKind::Resized))
     }
 }
 

@@ -34,6 +34,8 @@ pub(crate) enum Notice {
     Usage(super::report::Sample),
     /// A host was reached or refused.
     Egress(crate::egress::Row),
+    /// Its health has changed.
+    Health(super::health::Health),
     /// A user runs this command in it.
     Exec(Vec<String>),
     /// Bytes of the command's progress descriptor.

@@ -1,13 +1,14 @@
 //! The supervisor's loop over a running container: one thread, one poll(2), every cause of its end.
 
 use super::control::{self, Control};
+use super::health::{self, Monitor};
 use super::limits::{LimitName, Limits};
 use super::outcome::{LimitHit, Stopped};
 use super::refusals::Refusals;
 use super::report::{Usage, seconds};
 use super::signals::{SignalKind, Signals};
 use super::streams::{Notice, Sink, Slot, Streams};
-use crate::container::{self, Queues, Running};
+use crate::container::{Queues, Running};
 use crate::error::{Context, Error, Kind, Result};
 use crate::process::{Ended, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,9 +24,9 @@ pub(super) const DISK_SAMPLE: Duration = Duration::from_millis(4);
 const DISK_SAMPLE_AT_OUTPUT: Duration = Duration::from_millis(1);
 /// The time of the first usage event, and the interval of others.
 const FIRST_USAGE: Duration = Duration::from_secs(1);
-const USAGE: Duration = Duration::from_secs(5);
+pub(super) const USAGE: Duration = Duration::from_secs(5);
 /// How long output may still come after the last process's end: it is in the pipes already.
-const DRAIN: Duration = Duration::from_secs(2);
+pub(super) const DRAIN: Duration = Duration::from_secs(2);
 
 /// The supervisor's findings.
 #[derive(Debug, Default)]
@@ -64,6 +65,7 @@ pub(super) struct Watch<'run> {
     pub forward_input: bool,
     pub progress: Option<OwnedFd>,
     pub control: Option<&'run mut Control>,
+    pub health: Option<Monitor<'run>>,
 }
 
 /// A ready descriptor of the loop.
@@ -78,6 +80,7 @@ pub(super) enum Ready {
     Input,
     Stream(Slot),
     Control(control::Slot),
+    Health(health::Slot),
     Progress,
 }
 
@@ -94,7 +97,7 @@ pub(super) struct State {
     pub paused: Option<Instant>,
     /// Whether its network's program or device is gone.
     pub has_lost_link: bool,
-    next_sample: Instant,
+    pub next_sample: Instant,
     pub disk_seen: Instant,
     pub next_disk: Instant,
     pub queues: Queues,
@@ -103,11 +106,11 @@ pub(super) struct State {
     /// System time at the last count of record locks, in seconds.
     pub lock_seconds: f64,
     /// The time of the container's end.
-    over: Option<Instant>,
+    pub over: Option<Instant>,
     blocked: [bool; 2],
     pub cpu_ns: u64,
     sent: SentNotices,
-    next_usage: Instant,
+    pub next_usage: Instant,
 }
 
 impl State {
@@ -186,6 +189,9 @@ impl Watch<'_> {
                 let reads = self.streams.wants_input() || !self.streams.takes_input();
                 waits.extend(control.waits(reads).into_iter().map(|(slot, wait)| (Ready::Control(slot), wait)));
             }
+            if let Some(monitor) = self.health.as_ref().filter(|_| state.over.is_none()) {
+                waits.extend(monitor.waits().map(|(slot, wait)| (Ready::Health(slot), wait)));
+            }
             if let Some(progress) = &self.progress {
                 waits.push((Ready::Progress, PollFd::from_borrowed_fd(progress.as_fd(), PollFlags::IN)));
             }
@@ -215,9 +221,7 @@ impl Watch<'_> {
     /// Ends a sandbox whose supervision has failed. The findings stay, and no process writes to its files any more.
     fn give_up(&mut self, error: Error, state: &mut State, seen: &mut Findings) {
         let ended = self.unpause(state).and(self.running.kill());
-        if let Some(control) = &mut self.control {
-            control.end(); // the kernel keeps pid 1 until these are reaped
-        }
+        self.end_entered();
         self.report_jobs();
         seen.may_live = ended.and_then(|()| self.running.reap()).is_err();
         self.streams.close();
@@ -228,6 +232,16 @@ impl Watch<'_> {
             seen.stopped.get_or_insert(Stopped::Blind);
         } else {
             seen.start_failed = true;
+        }
+    }
+
+    /// Ends and reaps all processes that entered: the kernel keeps pid 1 until then.
+    fn end_entered(&mut self) {
+        if let Some(control) = &mut self.control {
+            control.end();
+        }
+        if let Some(monitor) = &mut self.health {
+            monitor.end();
         }
     }
 
@@ -257,6 +271,7 @@ impl Watch<'_> {
                 self.serve(slot, state, seen);
                 Ok(())
             }
+            Ready::Health(slot) => self.serve_health(slot, seen),
             Ready::Stream(slot) => {
                 // Before passing it on: the writer may not wait for that.
                 if matches!(slot, Slot::Read(_)) && state.may_have_filled() {
@@ -302,9 +317,7 @@ impl Watch<'_> {
             Some(_) => {}
             None => {
                 state.over = Some(Instant::now());
-                if let Some(control) = &mut self.control {
-                    control.end(); // the kernel keeps pid 1 until these are reaped
-                }
+                self.end_entered();
                 self.running.reap()?;
             }
         }
@@ -316,10 +329,11 @@ impl Watch<'_> {
         while let Some(came) = self.signals.next() {
             if came == SignalKind::Resized {
                 self.resize();
-            } else if matches!(seen.stopped, Some(Stopped::Cancelled | Stopped::Wished)) {
+            } else if matches!(seen.stopped, Some(Stopped::Cancelled | Stopped::Wished | Stopped::Unhealthy)) {
                 self.running.kill()?;
             } else {
-                self.ask(self.wish(), state, seen)?;
+                let why = if came == SignalKind::Watchdog { self.watchdog(seen) } else { self.wish() };
+                self.ask(why, state, seen)?;
             }
         }
         Ok(())
@@ -369,7 +383,7 @@ impl Watch<'_> {
     }
 
     /// Reads the command's progress, which counts as output. `false` when there was none.
-    fn take_progress(&mut self) -> Result<bool> {
+    pub(super) fn take_progress(&mut self) -> Result<bool> {
         let Some(pipe) = &self.progress else { return Ok(false) };
         let mut buffer = [0_u8; 4096];
         match rustix::io::read(pipe, &mut buffer) {
@@ -397,89 +411,6 @@ impl Watch<'_> {
             Err(_) => {
                 self.streams.feed(&[]);
                 self.forward_input = false;
-            }
-        }
-        Ok(())
-    }
-
-    fn next_deadline(&self, state: &State) -> Duration {
-        let now = Instant::now();
-        let next = match state.over {
-            Some(since) => since + DRAIN,
-            None => [
-                Some(state.started + self.limits.wall),
-                Some(state.last_output + self.limits.idle).filter(|_| state.paused.is_none()),
-                self.control.as_deref().and_then(Control::deadline).filter(|_| state.paused.is_none()),
-                Some(state.next_sample),
-                Some(state.next_disk),
-                Some(state.next_queues),
-                state.kill_at,
-                state.drain.map(|(until, _)| until),
-            ]
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(now),
-        };
-        next.saturating_duration_since(now)
-    }
-
-    fn check_deadlines(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
-        let now = Instant::now();
-        if state.over.is_some() {
-            return Ok(());
-        }
-        if state.kill_at.is_some_and(|at| now >= at) {
-            state.kill_at = Some(now + self.grace.max(SAMPLE));
-            self.running.kill()?;
-        }
-        if self.control.as_deref().is_some_and(Control::is_active) {
-            state.last_output = now;
-        }
-        self.check_drain(now, state, seen)?;
-        if state.paused.is_none() {
-            self.check_jobs(now, seen.stopped.is_some() || seen.ended.is_some());
-        }
-        if seen.stopped.is_none() {
-            if now >= state.started + self.limits.wall {
-                let evidence = format!("ran for {:.1} s", state.started.elapsed().as_secs_f64());
-                seen.hits.push(LimitHit { limit: LimitName::Wall, evidence });
-                self.ask(Stopped::Wall, state, seen)?;
-            } else if state.paused.is_none() && now >= state.last_output + self.limits.idle {
-                let evidence = format!("no output for {:.1} s", state.last_output.elapsed().as_secs_f64());
-                seen.hits.push(LimitHit { limit: LimitName::Idle, evidence });
-                self.ask(Stopped::Idle, state, seen)?;
-            }
-        }
-        if now >= state.next_disk {
-            self.look_at_disk(state, seen)?;
-        }
-        if now >= state.next_queues {
-            self.look_at_queues(state, seen)?;
-        }
-        if now >= state.next_usage {
-            state.next_usage = now + USAGE;
-            container::rest();
-            let sample = self.measure(state)?;
-            self.sink.notice(Notice::Usage(sample))?;
-        }
-        if now >= state.next_sample {
-            self.sink.notice(Notice::Tick)?;
-            self.sample(state, seen)?;
-            self.look_at_locks(state, seen)?;
-            self.look_at_link(state, seen)?;
-            for renewal in self.sink.tick(self.running.secrets())? {
-                self.running.renew_secret(&renewal)?;
-            }
-            if let Some(why) = self.sink.must_end() {
-                self.kill(why, seen)?;
-            }
-            state.next_sample = now + SAMPLE.min(self.processor_time_left(state));
-            let limit = u64::try_from(self.limits.cpu_time.as_nanos()).unwrap_or(u64::MAX);
-            if state.cpu_ns >= limit && seen.stopped.is_none() {
-                let evidence = format!("{:.2} s of processor time", state.cpu_ns as f64 / 1e9);
-                seen.hits.push(LimitHit { limit: LimitName::CpuTime, evidence });
-                self.kill(Stopped::CpuTime, seen)?;
             }
         }
         Ok(())

@@ -16,6 +16,7 @@ mod events;
 mod exits;
 mod git;
 mod handback;
+mod health;
 mod hiding;
 mod hold;
 mod hosted;

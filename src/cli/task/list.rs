@@ -13,7 +13,8 @@ Examples:
   brig task ls --filter status=running
   brig task ls --filter label=team=search --filter label=nightly --json
 
-A filter is label=KEY, label=KEY=VALUE, status=WORD or name=NAME. WORD is running, ended, lost or an outcome.")]
+A filter is label=KEY, label=KEY=VALUE, status=WORD or name=NAME. WORD is running, ended, lost, an outcome, or the state of
+a health check: starting, healthy, unhealthy.")]
 pub(super) struct Arguments {
     /// Print the rows as JSON
     #[arg(long)]
@@ -38,6 +39,8 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     } else {
         let cells = rows.iter().map(|row| {
             let status = row.outcome.clone().unwrap_or_else(|| row.status.word().to_owned());
+            let health = row.health.map_or_else(String::new, |health| format!(" ({})", health.word()));
+            let status = status + &health;
             let time = row.wall_seconds.map_or_else(String::new, |seconds| format!("{seconds:.2}s"));
             let created = row.created.get(..19).unwrap_or(&row.created).replace('T', " ");
             let name = row.name.clone().unwrap_or_default();

@@ -2,12 +2,12 @@
 
 use crate::cli::output;
 use brig::error::Result;
-use brig::sandbox::{Row, size};
+use brig::sandbox::{Health, Row, size};
 use brig::task::{Receipt, Store};
 use clap::Args;
 use std::process::ExitCode;
 
-/// Show the receipt of a task: why it ended, what it used, what was removed
+/// Show the receipt of a task: why it ended, what it used, what was removed. Of a running one, show its health
 #[derive(Args)]
 pub(super) struct Arguments {
     /// The task's name, its id or the beginning of that, or @ for the newest task
@@ -20,6 +20,10 @@ pub(super) struct Arguments {
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     brig::task::reap(store)?;
     let id = store.find(&arguments.id)?;
+    if let Some(health) = store.health(&id)? {
+        show_health(store, &id, &health, arguments.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let receipt = store.final_receipt(&id)?;
     if arguments.json {
         output::json(&receipt);
@@ -27,6 +31,27 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
         output::pairs(&rows(&receipt), false);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The state of a running task with a health check.
+fn show_health(store: &Store, id: &str, health: &Health, json: bool) -> Result<()> {
+    let record = store.record(id)?;
+    if json {
+        output::json(&serde_json::json!({
+            "id": id, "name": record.name, "labels": record.labels, "created": record.created, "status": "running",
+            "health": health,
+        }));
+        return Ok(());
+    }
+    let mut rows = vec![("task", id.to_owned())];
+    rows.extend(record.name.map(|name| ("name", name)));
+    rows.extend([("command", record.command.join(" ")), ("began", record.created)]);
+    rows.extend([("status", "running".to_owned()), ("health", health.state.word().to_owned())]);
+    rows.extend(health.exit_status.map(|status| ("check", format!("exit status {status}"))));
+    rows.extend(health.reason.clone().map(|reason| ("check", reason)));
+    rows.extend(health.output.lines().map(|line| ("output", line.to_owned())));
+    output::pairs(&rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Vec<_>>(), false);
+    Ok(())
 }
 
 fn rows(receipt: &Receipt) -> Vec<(String, String)> {

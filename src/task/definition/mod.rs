@@ -148,6 +148,8 @@ pub struct Definition {
     pub naming: Naming,
     /// Whether its workspace outlives it.
     pub keep: Keep,
+    /// Whether it reports to the service manager that runs it, also if it has a command.
+    pub is_service: bool,
     /// The task whose workspace it goes on from.
     pub continued: Option<Continued>,
     /// How many tasks of the store may run at once for this one to begin.
@@ -187,6 +189,7 @@ impl Definition {
             profile: None,
             naming: Naming::default(),
             keep: Keep::No,
+            is_service: false,
             continued: None,
             max_parallel: None,
             queue_wait: None,

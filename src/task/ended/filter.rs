@@ -2,17 +2,20 @@
 
 use super::index::Summary;
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::Outcome;
+use crate::sandbox::{HealthState, Outcome};
 use crate::task::definition::naming::checked_key;
 use crate::task::store::Status;
 use std::str::FromStr;
+
+/// The states of a health check that are no outcome too.
+const HEALTH: [&str; 2] = [HealthState::Starting.word(), HealthState::Healthy.word()];
 
 /// One condition on a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Filter {
     /// It has a label of this key, and of this value if one is given.
     Label(String, Option<String>),
-    /// Its status or its outcome is this word.
+    /// Its status, its outcome or its health is this word.
     Status(String),
     /// Its name.
     Name(String),
@@ -31,7 +34,10 @@ impl Filter {
             Filter::Label(key, None) => row.labels.contains_key(key),
             Filter::Label(key, Some(value)) => row.labels.get(key) == Some(value),
             Filter::Name(name) => row.name.as_ref() == Some(name),
-            Filter::Status(word) => row.status.word() == word || row.outcome.as_ref() == Some(word),
+            Filter::Status(word) => {
+                let health = row.health.map(HealthState::word);
+                row.status.word() == word || row.outcome.as_ref() == Some(word) || health == Some(word)
+            }
         }
     }
 }
@@ -45,7 +51,7 @@ impl FromStr for Filter {
             Some(("label", label)) => Filter::label(label),
             Some(("name", name)) => Ok(Filter::Name(name.to_owned())),
             Some(("status", word)) => {
-                let all = Status::ALL.iter().map(|status| status.word()).chain(Outcome::WORDS);
+                let all = Status::ALL.iter().map(|status| status.word()).chain(Outcome::WORDS).chain(HEALTH);
                 if all.clone().any(|each| each == word) {
                     return Ok(Filter::Status(word.to_owned()));
                 }
@@ -74,6 +80,7 @@ mod tests {
             command: Vec::new(),
             name: Some("nightly".into()),
             labels: [("team".to_owned(), "a=b".to_owned())].into(),
+            health: Some(HealthState::Healthy),
         };
         for (text, expected) in [
             ("label=team", true),
@@ -83,6 +90,8 @@ mod tests {
             ("status=ended", true),
             ("status=failed", true),
             ("status=running", false),
+            ("status=healthy", true),
+            ("status=starting", false),
             ("status=succeeded", false),
             ("name=nightly", true),
             ("name=night", false),

@@ -7,6 +7,7 @@
 use super::reconcile::reconcile_one;
 use crate::error::{Error, Kind, Result};
 use crate::files::{self, Durability};
+use crate::sandbox::HealthState;
 use crate::task::definition::naming::Labels;
 use crate::task::records::receipt::Receipt;
 use crate::task::store::{REMOVED, Status, Store};
@@ -44,6 +45,9 @@ pub struct Summary {
     pub name: Option<String>,
     /// Its labels.
     pub labels: Labels,
+    /// Its health, while it runs with a health check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub health: Option<HealthState>,
 }
 
 impl Summary {
@@ -58,6 +62,7 @@ impl Summary {
             command: receipt.command.clone(),
             name: receipt.name.clone(),
             labels: receipt.labels.clone(),
+            health: None,
         }
     }
 }
@@ -76,6 +81,7 @@ impl Store {
             command: record.command,
             name: record.name,
             labels: record.labels,
+            health: self.health(id)?.map(|health| health.state),
         })
     }
 
@@ -172,7 +178,17 @@ fn read(line: &str) -> Option<Summary> {
     let (id, outcome, created) = (next()?.to_owned(), next()?.to_owned(), next()?.to_owned());
     let wall_seconds = Some(next()?.parse().ok()?);
     let (command, name, labels) = serde_json::from_str(next()?).ok()?;
-    Some(Summary { id, status: Status::Ended, outcome: Some(outcome), created, wall_seconds, command, name, labels })
+    Some(Summary {
+        id,
+        status: Status::Ended,
+        outcome: Some(outcome),
+        created,
+        wall_seconds,
+        command,
+        name,
+        labels,
+        health: None,
+    })
 }
 
 #[cfg(test)]
@@ -189,6 +205,7 @@ mod tests {
             command: vec!["sh".into(), "a\tb\nc\u{1b}".into()],
             name: Some("nightly".into()),
             labels: [("team".to_owned(), "a\tb".to_owned())].into(),
+            health: None,
         }
     }
 

@@ -75,9 +75,8 @@ impl Store {
         match self.status(id)? {
             Status::Running => {}
             Status::Ended => {
-                return Err(Error::new(Kind::State, "it has ended")
-                    .doing(step())
-                    .hint(format!("see brig task show {id}")));
+                let words = self.receipt(id)?.map_or_else(|| "it has ended".to_owned(), |receipt| receipt.end_words());
+                return Err(Error::new(Kind::State, words).doing(step()).hint(format!("see brig task show {id}")));
             }
             Status::Lost => {
                 return Err(Error::new(Kind::State, "its supervisor died").doing(step()).hint("see `brig task ls`"));

@@ -3,17 +3,18 @@
 use super::jobs::JobLogs;
 use super::notify::ServiceManager;
 use super::watcher::Watcher;
-use crate::error::Result;
-use crate::sandbox::{JobEvent, Notice, Renewal, Sink, Stream};
+use crate::error::{Kind, Result};
+use crate::sandbox::{Health, HealthState, JobEvent, Notice, Renewal, Sink, Stream};
 use crate::task::output::folder_snapshot::SnapshotInSteps;
 use crate::task::records::event::{Lines, Writer};
 use crate::task::records::receipt::Receipt;
 use crate::task::redact::{Redactor, Stream as Redacted};
 use crate::task::secrets::TaskSecrets;
+use crate::task::store::{HEALTH, Status, Store, json};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long the last bytes wait for a slow watcher.
@@ -36,6 +37,8 @@ pub(crate) struct Log<'run> {
     is_running: bool,
     jobs: JobLogs,
     manager: Option<ServiceManager>,
+    /// Where the health of the sandbox is written, if it has a check.
+    health: Option<PathBuf>,
 }
 
 /// How the log treats the command's streams.
@@ -45,8 +48,10 @@ pub(crate) struct LogOptions {
     pub stream_json: bool,
     /// Whether a user types at its terminal.
     pub interactive: bool,
-    /// Whether it has no command.
-    pub holds: bool,
+    /// Whether it is a service, if it is in the foreground.
+    pub is_service: bool,
+    /// Whether it has a health check.
+    pub has_health: bool,
     /// Bytes that the logs of its jobs may have together.
     pub job_bytes: u64,
 }
@@ -61,7 +66,7 @@ impl<'run> Log<'run> {
         held: &'run mut TaskSecrets,
     ) -> Result<Log<'run>> {
         let writer = Writer::create(directory, id)?;
-        let is_service = manner.holds && watcher.is_foreground();
+        let is_service = manner.is_service && watcher.is_foreground();
         let manager = if is_service { ServiceManager::of_environment() } else { None };
         Ok(Log {
             writer,
@@ -76,13 +81,15 @@ impl<'run> Log<'run> {
             is_running: false,
             jobs: JobLogs::new(directory, manner.job_bytes),
             manager,
+            health: manner.has_health.then(|| directory.join(HEALTH)),
         })
     }
 
     fn note(&mut self, notice: Notice) -> Result<()> {
         if let Some(manager) = &mut self.manager {
             match &notice {
-                Notice::State("running") => manager.ready(),
+                Notice::State("running") if self.health.is_none() => manager.set_passing(true),
+                Notice::Health(health) => manager.set_passing(health.state == HealthState::Healthy),
                 Notice::Stopping(_) => manager.stopping(),
                 Notice::Tick => manager.tick(),
                 _ => {}
@@ -105,6 +112,15 @@ impl<'run> Log<'run> {
                     self.watcher.refused(&row);
                 }
                 self.writer.bounded("egress", data)
+            }
+            Notice::Health(health) => {
+                let text = |text: &str| self.redactor.text(text);
+                let health =
+                    Health { reason: health.reason.as_deref().map(text), output: text(&health.output), ..health };
+                if let Some(path) = &self.health {
+                    json::write(path, &health)?;
+                }
+                self.writer.bounded("health", json!(health))
             }
             Notice::Exec(command) => {
                 let data = self.redactor.value(json!({ "command": command }));
@@ -201,6 +217,20 @@ impl Sink for Log<'_> {
         let _ = self.writer.bounded("job", data);
     }
 }
+
+impl Store {
+    /// The health of a running task with a health check.
+    pub fn health(&self, id: &str) -> Result<Option<Health>> {
+        if self.status(id)? != Status::Running {
+            return Ok(None);
+        }
+        match json::read(&self.task(id).join(HEALTH)) {
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            other => other.map(Some),
+        }
+    }
+}
+
 /// Writes the last event. It is the only one of a task that never had a sandbox.
 pub(crate) fn write_end(writer: Option<Writer>, directory: &Path, receipt: &Receipt) -> Result<()> {
     let mut writer = writer.map_or_else(|| Writer::create(directory, &receipt.id), Ok)?;

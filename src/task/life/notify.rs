@@ -1,6 +1,7 @@
 //! Messages to the service manager that runs the supervisor (sd_notify(3)): ready, stopping, alive.
 //!
-//! Only a sandbox without a command in the foreground sends them: it is the service. The socket is the host's, and no
+//! A sandbox in the foreground sends them if it is a service: one without a command, one with a health check, a worker.
+//! With a health check it is ready when that first passes, and alive while it passes. The socket is the host's, and no
 //! process of the sandbox gets it.
 
 use rustix::process::getpid;
@@ -18,6 +19,8 @@ pub(super) struct ServiceManager {
     /// The interval of the signs of life, and the time of the next one.
     watchdog: Option<(Duration, Instant)>,
     is_ready: bool,
+    /// Whether the health check passes; without one, whether the sandbox runs.
+    is_passing: bool,
 }
 
 impl ServiceManager {
@@ -29,12 +32,13 @@ impl ServiceManager {
         let text = |name: &str| std::env::var(name).ok();
         let watchdog = interval(text("WATCHDOG_USEC").as_deref(), text("WATCHDOG_PID").as_deref());
         let watchdog = watchdog.map(|interval| (interval, Instant::now()));
-        Some(ServiceManager { socket, address, watchdog, is_ready: false })
+        Some(ServiceManager { socket, address, watchdog, is_ready: false, is_passing: false })
     }
 
-    /// The sandbox is ready.
-    pub(super) fn ready(&mut self) {
-        if !std::mem::replace(&mut self.is_ready, true) {
+    /// The sandbox runs and its health check, if it has one, passes or not. Ready when that is so first.
+    pub(super) fn set_passing(&mut self, is_passing: bool) {
+        self.is_passing = is_passing;
+        if is_passing && !std::mem::replace(&mut self.is_ready, true) {
             self.send("READY=1");
         }
     }
@@ -44,10 +48,10 @@ impl ServiceManager {
         self.send("STOPPING=1");
     }
 
-    /// The supervisor works; called often.
+    /// The supervisor works; called often. A sandbox that is not healthy shows no sign of life.
     pub(super) fn tick(&mut self) {
         let Some((interval, next)) = self.watchdog else { return };
-        if self.is_ready && Instant::now() >= next {
+        if self.is_passing && Instant::now() >= next {
             self.watchdog = Some((interval, Instant::now() + interval));
             self.send("WATCHDOG=1");
         }

@@ -43,7 +43,7 @@ pub struct Event {
     pub time: String,
     /// The task's id.
     pub task: String,
-    /// `state`, `output`, `limit`, `usage`, `egress`, `progress`, `exec`, `job`, `left_out` or `ended`.
+    /// `state`, `output`, `limit`, `usage`, `egress`, `progress`, `exec`, `job`, `health`, `left_out` or `ended`.
     pub event: String,
     /// Further fields, by kind.
     #[serde(flatten)]

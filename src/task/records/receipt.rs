@@ -302,6 +302,17 @@ impl Receipt {
     }
 }
 
+impl Receipt {
+    /// Why it ended, in one line: the outcome with the evidence or the error.
+    pub(crate) fn end_words(&self) -> String {
+        let evidence = self.limits_hit.iter().map(|hit| hit.evidence.clone());
+        let error = self.error.iter().map(|error| error.message.clone());
+        let reasons: Vec<_> = error.chain(evidence).collect();
+        let reasons = if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) };
+        format!("it has ended: {}{reasons}", self.outcome.word())
+    }
+}
+
 impl Store {
     /// The receipt of a task that has ended; `None` while it runs.
     pub fn receipt(&self, id: &str) -> Result<Option<Receipt>> {

@@ -1,7 +1,7 @@
 //! The store of tasks: a directory for each task, and a lock file for each running one.
 //!
 //! ```text
-//! <store>/tasks/<id>/   record.json  events.ndjson  output.log  control.sock  receipt.json  changes/  (kept.json workspace.img)
+//! <store>/tasks/<id>/   record.json  events.ndjson  output.log  control.sock  receipt.json  changes/  (health.json  kept.json workspace.img)
 //! <store>/live/<id>     locked by the supervisor; free but still there means that the supervisor died
 //! <store>/names/       a file for each name, with the id of the task that took it last
 //! <store>/queue/        a locked ticket for each task that has or waits for its turn
@@ -31,6 +31,8 @@ pub(crate) const OF_ROOT: &str = "/var/lib/brig";
 /// The prefix of a task's name during its removal.
 pub(crate) const REMOVED: &str = ".removed-";
 
+/// The health of a running task with a health check, in its directory.
+pub(crate) const HEALTH: &str = "health.json";
 /// The log of a task, in its directory.
 pub(crate) const LOG: &str = "output.log";
 /// The events of a task, in its directory.

@@ -256,7 +256,7 @@ fn checked<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T> {
 }
 
 fn time(text: &str) -> Result<Duration> {
-    let wrong = |cause| Error::new(Kind::Usage, format!("`grace`: {cause}")).hint("give it like `10s`");
+    let wrong = |cause: humantime::DurationError| Error::new(Kind::Usage, cause.to_string()).hint("give it like `10s`");
     humantime::parse_duration(text).map_err(wrong)
 }
 

@@ -9,18 +9,23 @@ use super::values::{Variable, degradable, given_variable, resolver, size};
 use super::{Given, Setter, Setting, ValueKind, checked, owned, time};
 use crate::error::{Error, Kind, Result};
 use crate::files::HiddenMatcher;
-use crate::sandbox::{Caller, LimitName, Mount, MountMode, Rule, Volume, check_volume_name};
+use crate::sandbox::{Caller, LimitName, Limits, Mount, MountMode, Rule, Volume, check_volume_name};
 use crate::task::definition::image::ImageWish;
 use crate::task::definition::receiver::Receiver;
 use crate::task::definition::{Definition, Keep, WorkspaceSource};
 use crate::task::git::{Elsewhere, PushOptions, absolute_repository};
 use crate::task::secrets::{Secret, Source};
 use std::path::Component;
+use std::time::Duration;
 
+const HEALTH: &str = "Health";
 const NETWORK: &str = "Network";
 const RESULTS: &str = "Results";
 const ROOT: &str = "Root and files";
 const WORKSPACE: &str = "Workspace";
+
+/// Longer than a machine lives, and no overflow in the arithmetic of clocks.
+const MOST_HEALTH_TIME: Duration = Limits::NO_TIME_LIMIT;
 
 pub(super) static ROWS: &[Setting] = &[
     row("--dir", "PATH", "", PATH, Folder, set_folder).excludes(&["--repo", "--empty"])
@@ -259,6 +264,21 @@ pub(super) static ROWS: &[Setting] = &[
         .help("No command: the sandbox stays for `brig task exec` until it is stopped, which is its success (outcome stopped). In the foreground it reports to a service manager (sd_notify)"),
     row("--end-with", "PID", "", Text, Free, |it, v| v.some(&mut it.end_with, Caller::parse))
         .help("End the task when this process of the host ends: a program that is killed leaves no sandbox"),
+    row("--health", "COMMAND", "health.command", Text, Free, |it, v| v.some(&mut it.sandbox.health.command, health_command))
+        .group(HEALTH)
+        .help("Check the sandbox by this shell command in it: it is healthy while that exits with 0, and ends (outcome unhealthy) if it never does"),
+    row("--health-interval", "TIME", "health.interval", Time, Free, |it, v| v.put(&mut it.sandbox.health.interval, health_time))
+        .needs("--health")
+        .group(HEALTH)
+        .help("The time between two checks; at most 2s while they fail [default: 30s]"),
+    row("--health-timeout", "TIME", "health.timeout", Time, Free, |it, v| v.put(&mut it.sandbox.health.timeout, health_time))
+        .needs("--health")
+        .group(HEALTH)
+        .help("How long one check may take [default: 30s]"),
+    row("--health-start", "TIME", "health.start", Time, Free, |it, v| v.put(&mut it.sandbox.health.start, health_time))
+        .needs("--health")
+        .group(HEALTH)
+        .help("How long it may take until the first check passes [default: 5m]"),
     row("--events", "WHERE", "", Texts, Folder, |it, v| v.push(&mut it.events, Receiver::parse))
         .group(RESULTS)
         .help("Send events elsewhere too: a path, unix:PATH, http://… or https://… (repeat for more)"),
@@ -346,6 +366,21 @@ fn add_read_only(it: &mut Definition, v: &Given<'_>) -> Result<()> {
 fn set_home(it: &mut Definition, v: &Given<'_>) -> Result<()> {
     check_volume_name(v.text()?)?;
     v.some(&mut it.sandbox.home, owned)
+}
+
+fn health_command(text: &str) -> Result<String> {
+    match text.trim() {
+        "" => Err(Error::new(Kind::Usage, "an empty health command always passes").hint("leave it out")),
+        _ if text.contains('\0') => Err(Error::new(Kind::Usage, "the health command contains a NUL byte")),
+        _ => owned(text),
+    }
+}
+
+fn health_time(text: &str) -> Result<Duration> {
+    match time(text)? {
+        Duration::ZERO => Err(Error::new(Kind::Usage, "the time is 0").hint("give it like `10s`")),
+        time => Ok(time.min(MOST_HEALTH_TIME)),
+    }
 }
 
 fn set_reference(it: &mut Definition, v: &Given<'_>) -> Result<()> {

@@ -54,8 +54,10 @@ impl Attempt<'_> {
         let snapshot = self.snapshot(started);
         let mut collector = Collector::new(request, id, options, self.held, started);
         let job_bytes = options.limits.output_bytes;
-        let (stream_json, interactive, holds) = (definition.stream_json, options.terminal, options.holds);
-        let manner = LogOptions { stream_json, interactive, holds, job_bytes };
+        let (stream_json, interactive) = (definition.stream_json, options.terminal);
+        let has_health = options.health.command.is_some();
+        let is_service = options.holds || has_health || definition.is_service;
+        let manner = LogOptions { stream_json, interactive, is_service, has_health, job_bytes };
         let mut log = Log::create(&directory, id, manner, watcher, self.held)?;
         log.snapshot = snapshot;
         let course = &mut self.course;

@@ -1,0 +1,100 @@
+//! What the supervisor does by the clock: limits of time, meters, jobs, health checks.
+
+use super::control::Control;
+use super::health::Monitor;
+use super::limits::LimitName;
+use super::outcome::{LimitHit, Stopped};
+use super::streams::Notice;
+use super::supervise::{DRAIN, Findings, SAMPLE, State, USAGE, Watch};
+use crate::container;
+use crate::error::Result;
+use std::time::{Duration, Instant};
+
+impl Watch<'_> {
+    /// The time until something is due.
+    pub(super) fn next_deadline(&self, state: &State) -> Duration {
+        let now = Instant::now();
+        let next = match state.over {
+            Some(since) => since + DRAIN,
+            None => [
+                Some(state.started + self.limits.wall),
+                Some(state.last_output + self.limits.idle).filter(|_| state.paused.is_none()),
+                self.control.as_deref().and_then(Control::deadline).filter(|_| state.paused.is_none()),
+                Some(state.next_sample),
+                Some(state.next_disk),
+                Some(state.next_queues),
+                state.kill_at,
+                state.drain.map(|(until, _)| until),
+                self.health.as_ref().and_then(Monitor::deadline).filter(|_| state.is_ready && state.paused.is_none()),
+            ]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(now),
+        };
+        next.saturating_duration_since(now)
+    }
+
+    /// Does what is due.
+    pub(super) fn check_deadlines(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
+        let now = Instant::now();
+        if state.over.is_some() {
+            return Ok(());
+        }
+        if state.kill_at.is_some_and(|at| now >= at) {
+            state.kill_at = Some(now + self.grace.max(SAMPLE));
+            self.running.kill()?;
+        }
+        if self.control.as_deref().is_some_and(Control::is_active) {
+            state.last_output = now;
+        }
+        self.check_drain(now, state, seen)?;
+        if state.paused.is_none() {
+            self.check_jobs(now, seen.stopped.is_some() || seen.ended.is_some());
+        }
+        self.check_health(now, state, seen)?;
+        if seen.stopped.is_none() {
+            if now >= state.started + self.limits.wall {
+                let evidence = format!("ran for {:.1} s", state.started.elapsed().as_secs_f64());
+                seen.hits.push(LimitHit { limit: LimitName::Wall, evidence });
+                self.ask(Stopped::Wall, state, seen)?;
+            } else if state.paused.is_none() && now >= state.last_output + self.limits.idle {
+                let evidence = format!("no output for {:.1} s", state.last_output.elapsed().as_secs_f64());
+                seen.hits.push(LimitHit { limit: LimitName::Idle, evidence });
+                self.ask(Stopped::Idle, state, seen)?;
+            }
+        }
+        if now >= state.next_disk {
+            self.look_at_disk(state, seen)?;
+        }
+        if now >= state.next_queues {
+            self.look_at_queues(state, seen)?;
+        }
+        if now >= state.next_usage {
+            state.next_usage = now + USAGE;
+            container::rest();
+            let sample = self.measure(state)?;
+            self.sink.notice(Notice::Usage(sample))?;
+        }
+        if now >= state.next_sample {
+            self.sink.notice(Notice::Tick)?;
+            self.sample(state, seen)?;
+            self.look_at_locks(state, seen)?;
+            self.look_at_link(state, seen)?;
+            for renewal in self.sink.tick(self.running.secrets())? {
+                self.running.renew_secret(&renewal)?;
+            }
+            if let Some(why) = self.sink.must_end() {
+                self.kill(why, seen)?;
+            }
+            state.next_sample = now + SAMPLE.min(self.processor_time_left(state));
+            let limit = u64::try_from(self.limits.cpu_time.as_nanos()).unwrap_or(u64::MAX);
+            if state.cpu_ns >= limit && seen.stopped.is_none() {
+                let evidence = format!("{:.2} s of processor time", state.cpu_ns as f64 / 1e9);
+                seen.hits.push(LimitHit { limit: LimitName::CpuTime, evidence });
+                self.kill(Stopped::CpuTime, seen)?;
+            }
+        }
+        Ok(())
+    }
+}
