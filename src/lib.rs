@@ -27,6 +27,7 @@ mod start;
 mod sys;
 mod systemd;
 pub mod task;
+pub mod worker;
 
 #[doc(hidden)] // for the program alone: a library does not choose its caller's allocator
 pub use start::heap::StartHeap;

@@ -34,17 +34,17 @@ const FLOORS: [(Shape, &[&str]); 5] = [
         &["ns", "cgroup", "mounts", "seccomp", "landlock", "hooks", "net", "egress", "image", "resctrl", "systemd"],
     ),
     (Shape::Stairs, &["container", "process"]),
-    (Shape::Stairs, &["doctor", "engine", "task", "sandbox"]),
+    (Shape::Stairs, &["doctor", "engine", "worker", "task", "sandbox"]),
 ];
 
 /// Downward and still wrong: who may not name whom, and why.
 const FENCES: [(&[&str], &[&str], &str); 2] = [
     (
-        &["doctor", "engine", "sandbox", "task"],
+        &["doctor", "engine", "sandbox", "task", "worker"],
         &["ns", "cgroup", "mounts", "seccomp", "landlock", "hooks"],
         "a wish becomes a spec, and `container` carries it out",
     ),
-    (&["doctor", "engine", "sandbox", "task"], &["sys"], "system calls are made below"),
+    (&["doctor", "engine", "sandbox", "task", "worker"], &["sys"], "system calls are made below"),
 ];
 
 /// The floor and the stair of a module.

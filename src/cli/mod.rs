@@ -26,6 +26,7 @@ mod output;
 mod task;
 mod terminal;
 mod volume;
+mod worker;
 
 use brig::error::{Error, Kind, Result};
 use clap::{Parser, Subcommand};
@@ -45,6 +46,7 @@ Examples:
   brig task run --dir . make test        a command on a copy-on-write view of your folder
   brig task ls                           tasks and how they ended; `@` is the newest one
   brig task diff @                       what the newest one changed
+  brig worker ls                         sandboxes that live for months
   brig doctor                            what this machine can enforce")]
 struct Arguments {
     #[command(subcommand)]
@@ -56,6 +58,7 @@ enum Verb {
     Agent(Box<agent::Arguments>),
     /// Run agents in sandboxes, and see what came of it
     Task(task::Arguments),
+    Worker(worker::Arguments),
     Doctor(doctor::Arguments),
     Image(Box<image::Arguments>),
     Engine(engine::Arguments),
@@ -104,6 +107,7 @@ pub fn main() -> ExitCode {
     let done = match arguments.verb {
         Verb::Agent(arguments) => agent::main(*arguments),
         Verb::Task(arguments) => task::main(arguments),
+        Verb::Worker(arguments) => worker::main(arguments),
         Verb::Doctor(arguments) => doctor::main(arguments),
         Verb::Image(arguments) => image::run(&arguments),
         Verb::Engine(arguments) => engine::main(arguments),

@@ -30,6 +30,7 @@ pub use definition::hosted::{
 pub use definition::image::{ImageUsed, ImageWish};
 pub use definition::naming::{Labels, Naming};
 pub use definition::profile::read_profile;
+pub(crate) use definition::profile::read_worker;
 pub use definition::receiver::Receiver;
 pub use definition::settings::values::{degradable, variable};
 pub use definition::settings::{GivenFlags, HostedRule, REMOTE_FLAGS, Setting, ValueKind, set_flags, settings};
@@ -66,5 +67,6 @@ pub use records::record::Record;
 pub use redact::Redactor;
 pub use redact::display::{is_deceptive, reorders_text};
 pub use secrets::{Exposure, Secret, SecretUse, Source, revoke};
+pub(crate) use store::names::checked_name;
 pub use store::{Status, Store};
 pub use volumes::{VolumeRecord, VolumeRow, VolumeSize, VolumeUser, add_fill};

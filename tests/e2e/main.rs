@@ -44,4 +44,5 @@ mod support;
 mod terminal;
 mod uncounted;
 mod volumes;
+mod worker;
 mod workspace;

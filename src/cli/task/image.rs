@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 /// When an image is fetched from its registry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum Pull {
+pub(in crate::cli) enum Pull {
     /// If the store does not have it
     #[default]
     Missing,
@@ -22,7 +22,7 @@ pub(super) enum Pull {
 /// Fetches the image unless it is there. In a process of its own: an ordinary user's store is written in a user namespace, which a
 /// supervisor must not be in, and nothing of a TLS connection stays in a supervisor's memory. The exit status of a fetch that failed, which
 /// has said why, is returned.
-pub(super) fn fetch(store: &Path, wish: &ImageWish, when: Pull) -> Result<Option<ExitCode>> {
+pub(in crate::cli) fn fetch(store: &Path, wish: &ImageWish, when: Pull) -> Result<Option<ExitCode>> {
     let is_there = || match image::Store::existing(store)? {
         Some(store) => match store.find(&wish.reference) {
             Err(error) if error.kind() == Kind::NotFound => Ok(false),

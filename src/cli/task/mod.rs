@@ -10,7 +10,7 @@ mod events;
 mod exec;
 mod export;
 pub(super) mod flags;
-mod image;
+pub(super) mod image;
 mod jobs;
 mod list;
 mod logs;

@@ -9,7 +9,7 @@ use std::path::Path;
 /// Sets the keys of a profile that leave a task with less: hidden files, denied hosts, lower limits. Returns the other
 /// keys, which are not set.
 pub(in crate::task) fn narrow(text: &str, path: &Path, definition: &mut Definition) -> Result<Vec<String>> {
-    let profile = Profile::parse(text, false)?;
+    let profile = Profile::parse(text, false, &[])?;
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut ignored: Vec<String> = Vec::new();
     for (setting, values) in &profile.values {

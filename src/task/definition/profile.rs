@@ -88,7 +88,23 @@ pub(in crate::task) fn take_text(
 ) -> Result<Option<AgentTable>> {
     let sha256 = files::digest(text.as_bytes());
     definition.profile = Some(ProfileUsed { path: path.to_owned(), sha256 });
-    set_profile(Profile::parse(text, may_be_preset)?, path, definition)
+    set_profile(Profile::parse(text, may_be_preset, &[])?, path, definition).map(|profile| profile.agent)
+}
+
+/// Reads the file of a worker into a definition: a profile that may have the keys `own` too. Returns these with their
+/// values, and the digest of the file.
+pub(crate) fn read_worker(
+    path: &Path,
+    own: &[&str],
+    definition: &mut Definition,
+) -> Result<(BTreeMap<String, toml::Value>, String)> {
+    let file = open_own(path).map_err(|error| error.of_kind(Kind::Profile))?;
+    let bytes = files::read_bounded(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())), LONGEST)?;
+    let text = String::from_utf8(bytes).map_err(|cause| wrong(cause.to_string()))?;
+    let sha256 = files::digest(text.as_bytes());
+    definition.profile = Some(ProfileUsed { path: path.to_owned(), sha256: sha256.clone() });
+    let profile = Profile::parse(&text, false, own).and_then(|profile| set_profile(profile, path, definition));
+    Ok((profile.map_err(|error| error.of_kind(Kind::Profile))?.own.1, sha256))
 }
 
 fn wrong(cause: String) -> Error {
@@ -103,6 +119,8 @@ pub(super) struct Profile<'a> {
     /// `[agent]`, where the profile may be a preset.
     agent: Option<AgentTable>,
     may_be_preset: bool,
+    /// The keys of the caller's own, and their values.
+    own: (&'a [&'a str], BTreeMap<String, toml::Value>),
 }
 
 /// One value of a key.
@@ -115,9 +133,11 @@ pub(super) struct Value {
 }
 
 impl<'a> Profile<'a> {
-    pub(super) fn parse(text: &'a str, may_be_preset: bool) -> Result<Profile<'a>> {
+    pub(super) fn parse(text: &'a str, may_be_preset: bool, own: &'a [&'a str]) -> Result<Profile<'a>> {
         let table = DeTable::parse(text).map_err(|cause| wrong(place(text, &cause)))?;
-        let mut profile = Profile { text, values: Vec::new(), secrets: BTreeMap::new(), agent: None, may_be_preset };
+        let own = (own, BTreeMap::new());
+        let mut profile =
+            Profile { text, values: Vec::new(), secrets: BTreeMap::new(), agent: None, may_be_preset, own };
         profile.add("", table.into_inner())?;
         Ok(profile)
     }
@@ -133,6 +153,10 @@ impl<'a> Profile<'a> {
                 (Some(setting), _) => {
                     let values = self.values_of(setting, value)?;
                     self.values.push((setting, values));
+                }
+                (None, _) if self.own.0.contains(&name.as_str()) => {
+                    let read = toml::Value::deserialize(ValueDeserializer::from(value));
+                    self.own.1.insert(name, read.map_err(|cause| wrong(place(self.text, &cause)))?);
                 }
                 (None, _) if name == "secrets" => {
                     let read = BTreeMap::deserialize(ValueDeserializer::from(value));
@@ -156,7 +180,8 @@ impl<'a> Profile<'a> {
                     if prefix == "limits." {
                         limit(word)?;
                     }
-                    let words = format!("unknown field `{}`, expected {}", word.escape_debug(), known_keys(prefix));
+                    let words =
+                        format!("unknown field `{}`, expected {}", word.escape_debug(), known_keys(prefix, self.own.0));
                     return Err(wrong(place_at(self.text, key.span().start, &words)));
                 }
             }
@@ -226,13 +251,16 @@ impl<'a> Profile<'a> {
 }
 
 /// The keys of a table, in the words of serde.
-fn known_keys(prefix: &str) -> String {
+fn known_keys(prefix: &str, own: &[&str]) -> String {
     let mut keys: Vec<String> = Vec::new();
     for word in settings().iter().filter_map(|setting| setting.key.strip_prefix(prefix)?.split('.').next()) {
         let key = format!("`{word}`");
         if !word.is_empty() && !keys.contains(&key) {
             keys.push(key);
         }
+    }
+    if prefix.is_empty() {
+        keys.extend(own.iter().map(|word| format!("`{word}`")));
     }
     match keys.as_slice() {
         [one] => one.clone(),
@@ -241,7 +269,7 @@ fn known_keys(prefix: &str) -> String {
     }
 }
 
-fn set_profile(profile: Profile<'_>, path: &Path, definition: &mut Definition) -> Result<Option<AgentTable>> {
+fn set_profile<'a>(mut profile: Profile<'a>, path: &Path, definition: &mut Definition) -> Result<Profile<'a>> {
     let text = profile.text;
     // A relative path starts at the profile's own folder, wherever it is used.
     let folder = path.parent().unwrap_or(Path::new("."));
@@ -249,7 +277,7 @@ fn set_profile(profile: Profile<'_>, path: &Path, definition: &mut Definition) -
         for Value { name, word, line } in profile.get(setting.key) {
             let step = match setting.key {
                 "network.allow" | "network.deny" => Some(format!("line {line}")),
-                "network.mode" => Some("read `network.mode`".to_owned()),
+                key if key == "network.mode" || setting.kind == ValueKind::Time => Some(format!("read `{key}`")),
                 _ => None,
             };
             let done = setting.set_key(definition, name.as_deref(), word, folder);
@@ -261,7 +289,7 @@ fn set_profile(profile: Profile<'_>, path: &Path, definition: &mut Definition) -
     }
     agrees_with_itself(&profile, &definition.sandbox.limits)?;
     check_lines(&profile.rules("network.allow")?, &profile.rules("network.deny")?)?;
-    for (name, wish) in profile.secrets {
+    for (name, wish) in std::mem::take(&mut profile.secrets) {
         let line = line_at(text, wish.span().start);
         let secret = wish.into_inner().into_secret(&name, folder, &super::hosted::pin_now);
         definition.secrets.push(secret.doing(|| format!("line {line}"))?);
@@ -270,7 +298,7 @@ fn set_profile(profile: Profile<'_>, path: &Path, definition: &mut Definition) -
     if let Some((code, one, other)) = definition.sandbox.exit_codes.conflict() {
         return Err(wrong(format!("`exit_codes`: {code} means `{one}` and cannot mean `{other}` too")));
     }
-    Ok(profile.agent)
+    Ok(profile)
 }
 
 /// Refuses a limit that can never be reached because of another one.

@@ -1,0 +1,218 @@
+//! The file of a worker: a profile with a few keys more.
+
+use super::{LABEL, login};
+use crate::error::{Error, Kind, Result, Step};
+use crate::files;
+use crate::sandbox::Limits;
+use crate::task::{Definition, checked_name, read_worker, set_flags};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// The keys that only the file of a worker has.
+const OWN: [&str; 3] = ["command", "restart", "logins"];
+/// The ending of a worker's file.
+const ENDING: &str = ".toml";
+/// The most workers of one machine.
+const MOST: usize = 1024;
+
+/// When systemd starts a worker again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Restart {
+    /// When it did not end as it was meant to.
+    #[default]
+    OnFailure,
+    /// Unless a person stopped it.
+    Always,
+    /// Never.
+    No,
+}
+
+impl FromStr for Restart {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Restart> {
+        match text {
+            "on-failure" => Ok(Restart::OnFailure),
+            "always" => Ok(Restart::Always),
+            "no" => Ok(Restart::No),
+            _ => Err(Error::new(Kind::Profile, format!("`restart` is `{}`", text.escape_debug()))
+                .hint("use on-failure, always or no")),
+        }
+    }
+}
+
+/// The folder with the files of workers.
+#[derive(Clone, Debug)]
+pub struct Folder(PathBuf);
+
+/// A worker, as its file describes it.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    /// Its name, which is that of its file.
+    pub name: String,
+    /// What it runs.
+    pub definition: Definition,
+    /// When it is started again.
+    pub restart: Restart,
+    /// The SHA-256 of its file.
+    pub sha256: String,
+}
+
+impl Folder {
+    /// The folder of the machine.
+    pub const DEFAULT: &str = "/etc/brig/workers";
+
+    /// The folder at a path.
+    pub fn new(path: PathBuf) -> Folder {
+        Folder(path)
+    }
+
+    /// The names of all files, in order. A folder that does not exist has none.
+    pub(super) fn names(&self) -> Result<Vec<String>> {
+        let listed = match std::fs::read_dir(&self.0) {
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(|cause| files::failed(cause, format!("list `{}`", self.0.display())))?,
+        };
+        let mut names: Vec<String> = listed
+            .flatten()
+            .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(ENDING)?.to_owned()))
+            .filter(|name| !name.starts_with('.'))
+            .collect();
+        if names.len() > MOST {
+            return Err(Error::new(Kind::Profile, format!("`{}` has more than {MOST} workers", self.0.display())));
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Reads the file of one worker.
+    pub fn read(&self, name: &str) -> Result<Worker> {
+        let name = checked_name(name)?;
+        let path = self.0.join(format!("{name}{ENDING}"));
+        if !path.exists() {
+            return Err(Error::new(Kind::NotFound, format!("the worker `{name}` has no file `{}`", path.display()))
+                .hint("see `brig worker ls`, and docs/howto/workers.md for the file"));
+        }
+        read(&path, name)
+            .doing(|| format!("read the worker `{}`", path.display()))
+            .hint(|| "see docs/howto/workers.md and docs/profile.md for every key and its form")
+    }
+
+    /// Reads all files. Refuses them together if one is wrong: a change of units is made whole or not at all.
+    pub fn read_all(&self) -> Result<Vec<Worker>> {
+        self.names()?.iter().map(|name| self.read(name)).collect()
+    }
+}
+
+fn read(path: &Path, name: String) -> Result<Worker> {
+    let mut definition = Definition::new(Vec::new());
+    // A worker lives for months, unless its file sets a limit.
+    let limits = &mut definition.sandbox.limits;
+    (limits.wall, limits.cpu_time, limits.idle) = (Limits::NO_TIME_LIMIT, Limits::NO_TIME_LIMIT, Limits::NO_TIME_LIMIT);
+    let (mut own, sha256) = read_worker(path, &OWN, &mut definition)?;
+    let mut list = |key: &str| -> Result<Option<Vec<String>>> {
+        let wrong = || Error::new(Kind::Profile, format!("`{key}` is not a list of texts"));
+        let Some(value) = own.remove(key) else { return Ok(None) };
+        let toml::Value::Array(values) = value else { return Err(wrong()) };
+        values.iter().map(|value| value.as_str().map(str::to_owned).ok_or_else(wrong)).collect::<Result<_>>().map(Some)
+    };
+    let command = list("command")?;
+    login::check(&definition, &list("logins")?.unwrap_or_default())?;
+    let restart = match own.remove("restart") {
+        None => Restart::default(),
+        Some(toml::Value::String(word)) => word.parse()?,
+        Some(_) => {
+            return Err(Error::new(Kind::Profile, "`restart` is not a text").hint("use on-failure, always or no"));
+        }
+    };
+    if let Some(other) = definition.naming.name.as_ref().filter(|other| **other != name) {
+        return Err(Error::new(
+            Kind::Profile,
+            format!("its `name` is `{other}`, and a worker has the name of its file"),
+        )
+        .hint(format!("call the file {other}{ENDING}, or leave `name` out")));
+    }
+    definition.naming.name = Some(name.clone());
+    definition.naming.labels.insert(LABEL.to_owned(), name.clone());
+    definition.is_service = true;
+    match command {
+        Some(words) if words.is_empty() => {
+            return Err(Error::new(Kind::Profile, "`command` is empty")
+                .hint("leave it out for a sandbox that waits for `brig task exec`"));
+        }
+        Some(words) => definition.sandbox.command = words.into_iter().map(OsString::from).collect(),
+        None => set_flags(&vec![("--hold", vec!["true".into()])], &mut definition)?,
+    }
+    Ok(Worker { name, definition, restart, sha256 })
+}
+
+impl Worker {
+    /// The exit status by which the unit knows whether to start the worker again (RestartPreventExitStatus=).
+    pub fn exit_status(&self, receipt: &crate::task::Receipt) -> u8 {
+        /// Not started again.
+        const NEVER: u8 = 78;
+        /// Started again although nothing failed.
+        const AGAIN: u8 = 75;
+        let is_wished = receipt.outcome == crate::sandbox::Outcome::Stopped;
+        match (self.restart, receipt.outcome.is_success()) {
+            (Restart::Always, true) if !is_wished => AGAIN,
+            (_, true) => 0,
+            (Restart::No, false) => NEVER,
+            _ if matches!(receipt.exit_status, 0 | NEVER) => 1,
+            _ => receipt.exit_status,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(name: &str, text: &str) -> Result<Worker> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(format!("{name}.toml")), text).unwrap();
+        Folder::new(folder.path().to_owned()).read(name)
+    }
+
+    #[test]
+    fn file_of_a_worker_is_a_profile_with_a_command() {
+        let text = "command = [\"sleep\", \"1\"]\nrestart = \"always\"\n[limits]\nmemory = \"1G\"\n[health]\ncommand = \"true\"\n";
+        let worker = worker("a", text).unwrap();
+        let Definition { sandbox, naming, is_service, .. } = &worker.definition;
+        assert_eq!((&sandbox.command[..], sandbox.holds), (&["sleep".into(), "1".into()][..], false));
+        assert_eq!((sandbox.limits.memory, sandbox.limits.wall), (1 << 30, Limits::NO_TIME_LIMIT));
+        assert_eq!(sandbox.health.command.as_deref(), Some("true"));
+        assert_eq!((naming.name.as_deref(), naming.labels[LABEL].as_str(), *is_service), (Some("a"), "a", true));
+        assert_eq!(worker.restart, Restart::Always);
+    }
+
+    #[test]
+    fn wrong_file_is_refused_with_its_key() {
+        for (text, words) in [
+            ("bogus = 1", "unknown field `bogus`"),
+            ("restart = \"sometimes\"", "`restart` is `sometimes`"),
+            ("command = \"sleep 1\"", "`command` is not a list of texts"),
+            ("command = []", "`command` is empty"),
+            ("command = [\"x\"]\nname = \"b\"", "its `name` is `b`"),
+            ("command = [\"x\"]\n[health]\ninterval = \"0s\"", "read `health.interval`: the time is 0"),
+            ("command = [\"x\"]\n[health]\nretries = 3", "unknown field `retries`, expected one of `command`, "),
+        ] {
+            let error = worker("a", text).unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains("a.toml"), "{text}: {error}");
+        }
+        assert!(Folder::new("/nowhere".into()).names().unwrap().is_empty());
+        assert_eq!(worker("../a", "").unwrap_err().kind(), Kind::Usage);
+    }
+
+    #[test]
+    fn file_that_others_may_write_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.toml");
+        std::fs::write(&path, "command = [\"true\"]").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let error = Folder::new(folder.path().to_owned()).read("a").unwrap_err().to_string();
+        assert!(error.contains("others may write it"), "{error}");
+    }
+}

@@ -1,0 +1,84 @@
+//! The logins of persons, which a worker gets only if its file names each twice.
+//!
+//! A token that a worker renews is lost to the person, and a token that leaks from a worker is the person's.
+
+use crate::error::{Error, Kind, Result};
+use crate::task::{Definition, Source};
+use std::path::{Component, Path};
+
+/// Files and folders of a home that contain logins.
+const LOGINS: [&str; 18] = [
+    ".aws",
+    ".azure",
+    ".claude",
+    ".claude.json",
+    ".codex",
+    ".config/gcloud",
+    ".config/gh",
+    ".config/glab-cli",
+    ".docker/config.json",
+    ".gemini",
+    ".git-credentials",
+    ".gnupg",
+    ".kube",
+    ".local/share/opencode/auth.json",
+    ".netrc",
+    ".npmrc",
+    ".pypirc",
+    ".ssh",
+];
+
+/// Whether a path is a login of a person, or is in a folder of logins.
+fn is_login(path: &Path) -> bool {
+    let parts: Vec<_> = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    LOGINS.iter().any(|login| {
+        let login: Vec<_> = Path::new(login).components().collect();
+        parts.windows(login.len()).any(|window| window == login)
+    })
+}
+
+/// Refuses secrets and mounts that are logins, except those of `named`.
+pub(super) fn check(definition: &Definition, named: &[String]) -> Result<()> {
+    let secrets = definition.secrets.iter().filter_map(|secret| match &secret.source {
+        Source::File(path) | Source::OAuth(path) => Some(path),
+        _ => None,
+    });
+    let mounts = definition.sandbox.mounts.iter().map(|mount| &mount.source);
+    for path in secrets.chain(mounts) {
+        let is_named = named.iter().any(|name| Path::new(name) == path);
+        // A link may lead to a login. A file that does not exist is refused when it is opened.
+        let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        if (is_login(path) || is_login(&real)) && !is_named {
+            let shown = path.display();
+            return Err(Error::new(Kind::Policy, format!("`{shown}` is the login of a person"))
+                .hint(format!("give the worker a login of its own, or name it twice: logins = [\"{shown}\"]")));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logins_are_found_below_any_home() {
+        for path in ["/home/a/.ssh/id_ed25519", "/root/.claude/.credentials.json", "/srv/h/.config/gh/hosts.yml"] {
+            assert!(is_login(Path::new(path)), "{path}");
+        }
+        for path in ["/etc/brig/keys/deploy", "/home/a/.config/app.toml", "/home/a/ssh/x"] {
+            assert!(!is_login(Path::new(path)), "{path}");
+        }
+    }
+
+    #[test]
+    fn login_is_refused_unless_named_twice() {
+        let path = "/home/a/.netrc";
+        let mut definition = Definition::new(Vec::new());
+        definition.secrets.push(crate::task::Secret::parse(&format!("NETRC=file:{path}")).unwrap());
+        let error = check(&definition, &[]).unwrap_err();
+        assert!(error.to_string().contains("`/home/a/.netrc` is the login of a person"), "{error}");
+        assert!(check(&definition, &["/home/a/.ssh".to_owned()]).is_err());
+        check(&definition, &[path.to_owned()]).unwrap();
+    }
+}

@@ -1,0 +1,165 @@
+//! The changes that make the units match the files: decided by a pure function, then made one by one.
+
+use super::file::{Folder, Worker};
+use super::history::{tasks, worker_of};
+use super::unit::{Unit, systemctl, unit_name, units};
+use crate::error::{Error, Kind, Result};
+use crate::task::Store;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What is done with a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verb {
+    /// Enabled, and started.
+    Start,
+    /// Drained and started again.
+    Restart,
+    /// Enabled; it runs already.
+    Enable,
+    /// Drained, stopped and disabled.
+    Stop,
+}
+
+impl Verb {
+    /// Its name in lists.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verb::Start => "start",
+            Verb::Restart => "restart",
+            Verb::Enable => "enable",
+            Verb::Stop => "stop",
+        }
+    }
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// The worker.
+    pub worker: String,
+    /// What is done.
+    pub change: Verb,
+    /// Why.
+    pub reason: &'static str,
+}
+
+/// Decides the changes. `started` has the digest of the file with which each worker was started last.
+fn plan(
+    files: &BTreeMap<String, String>,
+    units: &BTreeMap<String, Unit>,
+    started: &BTreeMap<String, String>,
+) -> Vec<Change> {
+    let none = Unit::default();
+    let mut changes = Vec::new();
+    let mut add = |worker: &String, change, reason| changes.push(Change { worker: worker.clone(), change, reason });
+    for (name, sha256) in files {
+        let unit = units.get(name).unwrap_or(&none);
+        match started.get(name) {
+            _ if !unit.is_up() && unit.active == "failed" => add(name, Verb::Start, "it has failed"),
+            None if !unit.is_up() => add(name, Verb::Start, "it is new"),
+            _ if !unit.is_up() => add(name, Verb::Start, "it does not run"),
+            Some(last) if last != sha256 => add(name, Verb::Restart, "its file has changed since its start"),
+            _ if !unit.enabled => add(name, Verb::Enable, "it would not start with the machine"),
+            _ => {}
+        }
+    }
+    for (name, unit) in units.iter().filter(|(name, _)| !files.contains_key(*name)) {
+        if unit.is_up() || unit.enabled {
+            add(name, Verb::Stop, "its file is gone");
+        }
+    }
+    changes
+}
+
+/// Refuses files that contradict each other.
+fn check(workers: &[Worker]) -> Result<()> {
+    let mut ports = BTreeMap::new();
+    for worker in workers {
+        for publish in &worker.definition.sandbox.network.publish {
+            let front = publish.outside;
+            if let Some(other) = ports.insert(front, &worker.name) {
+                let words = format!("the workers `{other}` and `{}` publish the same port", worker.name);
+                return Err(
+                    Error::new(Kind::Profile, format!("{words}: {front}")).hint("give one of them another port")
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What `apply` would do.
+pub fn changes(folder: &Folder, store: &Store) -> Result<Vec<Change>> {
+    let workers = folder.read_all()?;
+    check(&workers)?;
+    let names: Vec<String> = workers.iter().map(|worker| worker.name.clone()).collect();
+    let units = units(&names)?;
+    let files = workers.into_iter().map(|worker| (worker.name, worker.sha256)).collect();
+    let mut started = BTreeMap::new();
+    for row in tasks(store)? {
+        if let Some(name) = worker_of(&row)
+            && let Ok(record) = store.record(&row.id)
+            && let Some(profile) = record.profile
+        {
+            started.insert(name.to_owned(), profile.sha256); // the newest is the last
+        }
+    }
+    Ok(plan(&files, &units, &started))
+}
+
+/// Makes one change. Waits until the worker is ready, or has ended.
+pub fn apply(change: &Change) -> Result<()> {
+    let unit = unit_name(&change.worker);
+    let words: &[&str] = match change.change {
+        Verb::Start => &["enable", "--now"],
+        Verb::Enable => &["enable"],
+        Verb::Restart => &["restart"],
+        Verb::Stop => &["disable", "--now"],
+    };
+    systemctl(&[words, &[unit.as_str()]].concat()).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_make_the_units_match_the_files() {
+        let unit = |active: &str, enabled| Unit { active: active.into(), enabled, ..Unit::default() };
+        let check = |file: Option<&str>, unit: Option<Unit>, started: Option<&str>, expected: Option<(Verb, &str)>| {
+            let one = |value: Option<&str>| value.map(|value| ("a".to_owned(), value.to_owned())).into_iter().collect();
+            let units = unit.clone().map(|unit| ("a".to_owned(), unit)).into_iter().collect();
+            let found = plan(&one(file), &units, &one(started));
+            let found: Vec<_> = found.iter().map(|change| (change.change, change.reason)).collect();
+            assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{file:?} {unit:?} {started:?}");
+        };
+        check(Some("1"), None, None, Some((Verb::Start, "it is new")));
+        check(Some("1"), Some(unit("inactive", false)), None, Some((Verb::Start, "it is new")));
+        check(Some("1"), Some(unit("inactive", true)), Some("1"), Some((Verb::Start, "it does not run")));
+        check(Some("1"), Some(unit("failed", true)), Some("1"), Some((Verb::Start, "it has failed")));
+        check(Some("1"), Some(unit("active", true)), Some("1"), None);
+        check(
+            Some("1"),
+            Some(unit("active", false)),
+            Some("1"),
+            Some((Verb::Enable, "it would not start with the machine")),
+        );
+        check(
+            Some("2"),
+            Some(unit("active", true)),
+            Some("1"),
+            Some((Verb::Restart, "its file has changed since its start")),
+        );
+        check(
+            Some("2"),
+            Some(unit("activating", true)),
+            Some("1"),
+            Some((Verb::Restart, "its file has changed since its start")),
+        );
+        check(None, Some(unit("active", true)), Some("1"), Some((Verb::Stop, "its file is gone")));
+        check(None, Some(unit("inactive", true)), None, Some((Verb::Stop, "its file is gone")));
+        check(None, Some(unit("failed", false)), Some("1"), None);
+    }
+}

@@ -1,0 +1,110 @@
+//! The state of workers: file, unit, running task, last death.
+
+use super::file::Folder;
+use super::history::{Death, history, tasks, worker_of};
+use super::unit::{Unit, units};
+use crate::error::Result;
+use crate::sandbox::HealthState;
+use crate::task::{Status, Store};
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// The state of one worker.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkerState {
+    /// Its name.
+    pub name: String,
+    /// `running`, `starting`, `restarting`, `failed` or `down`.
+    pub state: &'static str,
+    /// Its health, if it runs with a health check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub health: Option<HealthState>,
+    /// The task that runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// When that began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// The image of that, by its digest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Whether it has a file.
+    pub has_file: bool,
+    /// Its unit; `None` where systemd does not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Option<Unit>,
+    /// How many of its deaths are recorded.
+    pub deaths: usize,
+    /// The last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_death: Option<Death>,
+}
+
+/// The state of all workers that have a file, a unit or a running task, and the error of systemd if it does not answer.
+pub fn states(folder: &Folder, store: &Store) -> Result<(Vec<WorkerState>, Option<crate::error::Error>)> {
+    let files = folder.names()?;
+    let (units, error) = match units(&files) {
+        Ok(units) => (Some(units), None),
+        Err(error) => (None, Some(error)),
+    };
+    let rows = tasks(store)?;
+    let running: Vec<_> = rows.into_iter().filter(|row| row.status == Status::Running).collect();
+    let mut names: BTreeSet<String> = files.iter().cloned().collect();
+    names.extend(units.iter().flat_map(|units| units.keys().cloned()));
+    names.extend(running.iter().filter_map(worker_of).map(str::to_owned));
+    let mut states = Vec::new();
+    for name in names {
+        let unit = units.as_ref().and_then(|units| units.get(&name).cloned());
+        let task = running.iter().rev().find(|row| worker_of(row) == Some(&name));
+        let mut deaths = history(store, &name)?;
+        let health = task.and_then(|task| task.health);
+        let image = task.and_then(|task| Some(store.record(&task.id).ok()?.image?.digest));
+        states.push(WorkerState {
+            state: word(task.is_some(), health, unit.as_ref()),
+            health,
+            task: task.map(|task| task.id.clone()),
+            since: task.map(|task| task.created.clone()),
+            image,
+            has_file: files.contains(&name),
+            unit,
+            deaths: deaths.len(),
+            last_death: deaths.pop(),
+            name,
+        });
+    }
+    Ok((states, error))
+}
+
+/// The state of one worker.
+pub fn state(folder: &Folder, store: &Store, name: &str) -> Result<WorkerState> {
+    let (states, _) = states(folder, store)?;
+    let found = states.into_iter().find(|state| state.name == name);
+    found.ok_or_else(|| super::unknown(name))
+}
+
+fn word(runs: bool, health: Option<HealthState>, unit: Option<&Unit>) -> &'static str {
+    match (runs, health, unit) {
+        (true, Some(HealthState::Starting), _) => "starting",
+        (true, ..) => "running",
+        (false, _, Some(unit)) if unit.sub == "auto-restart" || unit.sub == "auto-restart-queued" => "restarting",
+        (false, _, Some(unit)) if unit.active == "activating" => "starting",
+        (false, _, Some(unit)) if unit.active == "failed" => "failed",
+        _ => "down",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_is_that_of_the_task_before_that_of_the_unit() {
+        let unit = |active: &str, sub: &str| Unit { active: active.into(), sub: sub.into(), ..Unit::default() };
+        assert_eq!(word(true, Some(HealthState::Starting), None), "starting");
+        assert_eq!(word(true, Some(HealthState::Unhealthy), Some(&unit("failed", "failed"))), "running");
+        assert_eq!(word(false, None, Some(&unit("activating", "auto-restart"))), "restarting");
+        assert_eq!(word(false, None, Some(&unit("activating", "start"))), "starting");
+        assert_eq!(word(false, None, Some(&unit("failed", "failed"))), "failed");
+        assert_eq!(word(false, None, None), "down");
+    }
+}

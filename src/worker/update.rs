@@ -1,0 +1,64 @@
+//! A new image for a worker: fetched, started in the place of the old one, and taken back if it does not become healthy.
+
+use super::file::Folder;
+use super::history::{history, tasks, worker_of};
+use super::unit::{systemctl, unit_name};
+use crate::error::{Error, Kind, Result, Step};
+use crate::image::{self, Reference};
+use crate::task::{Status, Store};
+use serde::Serialize;
+
+/// The result of an update.
+#[derive(Clone, Debug, Serialize)]
+pub struct Update {
+    /// The worker.
+    pub worker: String,
+    /// `unchanged`, `updated` or `rolled_back`.
+    pub result: &'static str,
+    /// The digest of the former image.
+    pub from: String,
+    /// The digest of the new image.
+    pub to: String,
+    /// Why the new image was taken back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Updates a running worker. `fetch` brings its image into the store under the given name.
+///
+/// The former image keeps a name of its own, so that neither this update nor `brig image prune` removes it.
+pub fn update(folder: &Folder, store: &Store, name: &str, fetch: &mut dyn FnMut(&str) -> Result<()>) -> Result<Update> {
+    let worker = folder.read(name)?;
+    let Some(wish) = worker.definition.image else {
+        return Err(Error::new(Kind::Usage, format!("the worker `{name}` has no image"))
+            .hint("restart it to apply other changes: brig worker apply"));
+    };
+    let rows = tasks(store)?;
+    let running = rows.iter().rev().find(|row| worker_of(row) == Some(name) && row.status == Status::Running);
+    let running = running.ok_or_else(|| {
+        Error::new(Kind::State, format!("the worker `{name}` does not run")).hint("start it: brig worker apply")
+    })?;
+    let used = store.record(&running.id)?.image.ok_or_else(|| {
+        Error::new(Kind::State, format!("the worker `{name}` runs without an image")).hint("run `brig worker apply`")
+    })?;
+    let images = image::Store::open(store.root())?;
+    let reference: Reference = wish.reference.parse()?;
+    let former: Reference = format!("localhost/brig-worker/{}:former", name.to_lowercase()).parse()?;
+    let from = images.find(&used.digest)?.digest;
+    images.put_name(&former, &from)?;
+    fetch(&wish.reference)?;
+    let to = images.find(&wish.reference)?.digest;
+    let done = |result, reason| {
+        Ok(Update { worker: name.to_owned(), result, from: from.to_string(), to: to.to_string(), reason })
+    };
+    if from == to {
+        return done("unchanged", None);
+    }
+    let unit = unit_name(name);
+    // Waits for the drain, and until the new sandbox is ready: Type=notify.
+    let Err(error) = systemctl(&["restart", &unit]) else { return done("updated", None) };
+    let reason = history(store, name)?.pop().map_or_else(|| error.to_string(), |death| death.words());
+    images.put_name(&reference, &from)?;
+    systemctl(&["restart", &unit]).doing(|| format!("go back to the image {from}"))?;
+    done("rolled_back", Some(reason))
+}
