@@ -1,13 +1,13 @@
 //! What the supervisor does by the clock: limits of time, meters, jobs, health checks.
 
 use super::control::Control;
-use super::health::Monitor;
 use super::limits::LimitName;
+use super::monitor::{self, Monitor};
 use super::outcome::{LimitHit, Stopped};
 use super::streams::Notice;
 use super::supervise::{DRAIN, Findings, SAMPLE, State, USAGE, Watch};
 use crate::container;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use std::time::{Duration, Instant};
 
 impl Watch<'_> {
@@ -96,5 +96,37 @@ impl Watch<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Serves a health check that is ready.
+    pub(super) fn serve_health(&mut self, slot: monitor::Slot, seen: &mut Findings) -> Result<()> {
+        let health = self.health.as_mut().and_then(|monitor| monitor.serve(slot, &mut seen.refusals));
+        health.map_or(Ok(()), |health| self.sink.notice(Notice::Health(health)))
+    }
+
+    /// Begins health checks that are due, and ends a sandbox that does not become healthy.
+    fn check_health(&mut self, now: Instant, state: &mut State, seen: &mut Findings) -> Result<()> {
+        let Some(monitor) = self.health.as_mut().filter(|_| state.is_ready && state.paused.is_none()) else {
+            return Ok(());
+        };
+        let is_ending = seen.stopped.is_some() || seen.ended.is_some();
+        if let Some(health) = monitor.advance(self.running, now, is_ending) {
+            self.sink.notice(Notice::Health(health))?;
+        }
+        if let Some(fault) = monitor.fault(now) {
+            let hint = "run the command of --health by `brig task exec`, or give it more time: --health-start";
+            seen.failure.get_or_insert(Error::new(Kind::State, fault).hint(hint));
+            self.ask(Stopped::Unhealthy, state, seen)?;
+        }
+        Ok(())
+    }
+
+    /// The service manager ends a sandbox without a sign of life. Returns the reason of the end.
+    pub(super) fn watchdog(&mut self, seen: &mut Findings) -> Stopped {
+        let Some(monitor) = &self.health else { return self.wish() };
+        let words = format!("the health check has not passed for too long: {}", monitor.words());
+        let hint = "the log of the task has what the command wrote";
+        seen.failure.get_or_insert(Error::new(Kind::State, words).hint(hint));
+        Stopped::Unhealthy
     }
 }

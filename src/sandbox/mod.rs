@@ -19,6 +19,7 @@ pub(crate) mod limits;
 mod location;
 mod lost;
 mod meters;
+mod monitor;
 mod mount;
 mod network;
 mod options;

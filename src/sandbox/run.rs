@@ -3,9 +3,9 @@
 use super::backend;
 use super::control::Control;
 use super::devices;
-use super::health::Monitor;
 use super::host_mounts::SourceFacts;
 use super::limits::LimitName;
+use super::monitor::Monitor;
 use super::mount::Mount;
 use super::network::NetworkMode;
 use super::options::Backend;

@@ -1,8 +1,8 @@
 //! The supervisor's loop over a running container: one thread, one poll(2), every cause of its end.
 
 use super::control::{self, Control};
-use super::health::{self, Monitor};
 use super::limits::{LimitName, Limits};
+use super::monitor::{self, Monitor};
 use super::outcome::{LimitHit, Stopped};
 use super::refusals::Refusals;
 use super::report::{Usage, seconds};
@@ -80,7 +80,7 @@ pub(super) enum Ready {
     Input,
     Stream(Slot),
     Control(control::Slot),
-    Health(health::Slot),
+    Health(monitor::Slot),
     Progress,
 }
 

@@ -51,7 +51,7 @@ pub(super) fn check(definition: &Definition, named: &[String]) -> Result<()> {
         if (is_login(path) || is_login(&real)) && !is_named {
             let shown = path.display();
             return Err(Error::new(Kind::Policy, format!("`{shown}` is the login of a person"))
-                .hint(format!("give the worker a login of its own, or name it twice: logins = [\"{shown}\"]")));
+                .hint(format!("give the worker another login, or name it twice: logins = [\"{shown}\"]")));
         }
     }
     Ok(())

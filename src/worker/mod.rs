@@ -1,8 +1,8 @@
 //! Workers: named sandboxes that live for months, each from a file, each kept alive by a unit of systemd.
 //!
 //! In: the files `/etc/brig/workers/NAME.toml`, the store, the units `brig-worker@NAME.service`. Out: what a worker runs,
-//! its state, its deaths, and the changes that make the units match the files. systemd starts and restarts; brig has no
-//! process of its own for that. Never: a worker with the login of a person that its file does not name twice.
+//! its state, its deaths, and the changes that make the units match the files. systemd starts and restarts them: brig has
+//! no daemon. Never: a worker with the login of a person that its file does not name twice.
 
 mod file;
 mod history;

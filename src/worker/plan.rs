@@ -112,13 +112,13 @@ pub fn changes(folder: &Folder, store: &Store) -> Result<Vec<Change>> {
 /// Makes one change. Waits until the worker is ready, or has ended.
 pub fn apply(change: &Change) -> Result<()> {
     let unit = unit_name(&change.worker);
-    let words: &[&str] = match change.change {
-        Verb::Start => &["enable", "--now"],
-        Verb::Enable => &["enable"],
-        Verb::Restart => &["restart"],
-        Verb::Stop => &["disable", "--now"],
+    let calls: &[&[&str]] = match change.change {
+        Verb::Start => &[&["enable", "--now"]],
+        Verb::Enable => &[&["enable"]],
+        Verb::Restart => &[&["enable"], &["restart"]],
+        Verb::Stop => &[&["disable", "--now"]],
     };
-    systemctl(&[words, &[unit.as_str()]].concat()).map(|_| ())
+    calls.iter().try_for_each(|words| systemctl(&[words, &[unit.as_str()][..]].concat()).map(|_| ()))
 }
 
 #[cfg(test)]

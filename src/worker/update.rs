@@ -26,7 +26,7 @@ pub struct Update {
 
 /// Updates a running worker. `fetch` brings its image into the store under the given name.
 ///
-/// The former image keeps a name of its own, so that neither this update nor `brig image prune` removes it.
+/// The former image keeps a name, so that neither this update nor `brig image prune` removes it.
 pub fn update(folder: &Folder, store: &Store, name: &str, fetch: &mut dyn FnMut(&str) -> Result<()>) -> Result<Update> {
     let worker = folder.read(name)?;
     let Some(wish) = worker.definition.image else {

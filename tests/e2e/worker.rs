@@ -109,7 +109,7 @@ fn each_death_is_in_the_history_with_its_reason() {
 fn wrong_file_starts_nothing() {
     let lab = Lab::new();
     let home = lab.directory("home/.ssh");
-    std::fs::write(home.join("id_ed25519"), "key").unwrap();
+    std::fs::write(home.join("id_ed25519"), "a-private-key").unwrap();
     let key = home.join("id_ed25519").display().to_string();
     for (text, words) in [
         ("bogus = 1", "line 1 (`bogus = 1`): unknown field `bogus`, expected one of"),
@@ -232,7 +232,7 @@ fn apply_makes_the_units_match_the_files() {
     let calls = std::fs::read_to_string(bin.join("calls")).unwrap();
     assert_eq!(
         calls,
-        "restart brig-worker@changed.service\nenable --now brig-worker@new.service\ndisable --now brig-worker@gone.service\n"
+        "enable brig-worker@changed.service\nrestart brig-worker@changed.service\nenable --now brig-worker@new.service\ndisable --now brig-worker@gone.service\n"
     );
     std::fs::write(bin.join("broken"), "").unwrap();
     let (status, _, error) = with_systemctl(&lab, &bin, &["apply", "new"]);

@@ -7,7 +7,7 @@ use crate::task::definition::naming::checked_key;
 use crate::task::store::Status;
 use std::str::FromStr;
 
-/// The states of a health check that are no outcome too.
+/// The states of a health check. The third one is an outcome as well.
 const HEALTH: [&str; 2] = [HealthState::Starting.word(), HealthState::Healthy.word()];
 
 /// One condition on a task.
