@@ -1,6 +1,6 @@
 //! Workers without a service manager: their files, their life, their deaths; and their units, which systemd verifies.
 
-use crate::support::{Lab, Run, Started, eventually, has_program, program_under_test};
+use crate::support::{Image, Lab, Run, Started, eventually, has_program, program_under_test};
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -179,7 +179,7 @@ fn fake_systemctl(lab: &Lab) -> PathBuf {
         "#!/bin/sh\ncd {}\nshift\nverb=$1\ncase $verb in\n\
          list-units|list-unit-files) cat $verb 2> /dev/null; exit 0 ;;\n\
          show) shift 2; for unit; do cat \"show.$unit\" 2> /dev/null || printf 'Id=%s\\nLoadState=loaded\\n' \"$unit\"; echo; done ;;\n\
-         *) echo \"$@\" >> calls; [ ! -e broken ] || {{ echo \"Job for $unit failed.\" >&2; exit 1; }} ;;\nesac\n",
+         *) echo \"$@\" >> calls; [ ! -e broken ] || {{ rm broken; echo \"Job for $unit failed.\" >&2; exit 1; }} ;;\nesac\n",
         folder.display()
     );
     let path = folder.join("systemctl");
@@ -242,6 +242,37 @@ fn apply_makes_the_units_match_the_files() {
         lab.brig(["task", "stop", name]).succeeded();
         assert_eq!(run.finish().status, Some(0));
     }
+}
+
+#[test]
+fn update_goes_back_to_the_former_image_if_the_new_one_does_not_start() {
+    let Some(lab) = Lab::root() else { return };
+    let bin = fake_systemctl(&lab);
+    Image::new(&lab, "app").load();
+    write(&lab, "beta", "image = \"app:1\"\n");
+    let run = start(&lab, "beta");
+    await_worker(&lab, "beta");
+    let update = || {
+        let (status, out, error) = with_systemctl(&lab, &bin, &["update", "beta", "--no-pull", "--json"]);
+        let update: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{error}"));
+        (status, update["result"].as_str().unwrap().to_owned(), update)
+    };
+    let (status, result, first) = update();
+    assert_eq!((status, result.as_str()), (Some(0), "unchanged"), "{first}");
+    Image::new(&lab, "app").file("etc/version", "2", 0o644).load();
+    std::fs::write(bin.join("broken"), "").unwrap();
+    let (status, result, second) = update();
+    assert_eq!((status, result.as_str()), (Some(1), "rolled_back"), "{second}");
+    assert_eq!(second["from"], first["from"], "{second}");
+    let calls = std::fs::read_to_string(bin.join("calls")).unwrap();
+    assert_eq!(calls, "restart brig-worker@beta.service\n".repeat(2));
+    // The name means the former image again.
+    assert_eq!(update().1, "unchanged");
+    Image::new(&lab, "app").file("etc/version", "3", 0o644).load();
+    let (status, result, third) = update();
+    assert_eq!((status, result.as_str(), &third["reason"]), (Some(0), "updated", &Value::Null), "{third}");
+    lab.brig(["task", "stop", "beta"]).succeeded();
+    assert_eq!(run.finish().status, Some(0));
 }
 
 #[test]
