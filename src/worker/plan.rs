@@ -4,6 +4,7 @@ use super::file::{Folder, Worker};
 use super::history::{tasks, worker_of};
 use super::unit::{Unit, systemctl, unit_name, units};
 use crate::error::{Error, Kind, Result};
+use crate::sandbox::VolumeAccess;
 use crate::task::Store;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -75,7 +76,7 @@ fn plan(
 
 /// Refuses files that contradict each other.
 fn check(workers: &[Worker]) -> Result<()> {
-    let mut ports = BTreeMap::new();
+    let (mut ports, mut writers) = (BTreeMap::new(), BTreeMap::new());
     for worker in workers {
         for publish in &worker.definition.sandbox.network.publish {
             let front = publish.outside;
@@ -84,6 +85,15 @@ fn check(workers: &[Worker]) -> Result<()> {
                 return Err(
                     Error::new(Kind::Profile, format!("{words}: {front}")).hint("give one of them another port")
                 );
+            }
+        }
+        // A volume has one writer at a time: the second worker would never start.
+        let sandbox = &worker.definition.sandbox;
+        let written = sandbox.volumes.iter().filter(|volume| volume.access == VolumeAccess::Writable);
+        for volume in written.map(|volume| &volume.name).chain(&sandbox.home) {
+            if let Some(other) = writers.insert(volume, &worker.name) {
+                let words = format!("the workers `{other}` and `{}` write to the volume `{volume}`", worker.name);
+                return Err(Error::new(Kind::Profile, words).hint("give one of them another volume, or `:ro`"));
             }
         }
     }

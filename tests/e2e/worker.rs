@@ -156,6 +156,14 @@ fn two_workers_of_one_port_are_refused() {
 }
 
 #[test]
+fn two_workers_that_write_one_volume_are_refused() {
+    let Some(lab) = Lab::root() else { return };
+    write(&lab, "one", "command = [\"true\"]\nhome = \"shared\"\n");
+    write(&lab, "two", "command = [\"true\"]\nvolumes = [\"shared:/data\"]\n");
+    worker(&lab, &["diff"]).refused(125, &["the workers `one` and `two` write to the volume `shared`"]);
+}
+
+#[test]
 fn credential_file_of_a_worker_follows_its_rotation() {
     let Some(lab) = Lab::root() else { return };
     let token = lab.file("token", "first-value-of-it\n");

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
         # Root and files
         mount: Words
         ro: Words
+        volume: Words
+        cache: Words
+        home: str
         rootfs: Word
         image: str
         pull: str
@@ -104,10 +107,16 @@ if TYPE_CHECKING:
         allow_degraded: Words
         max_parallel: int
         queue_wait: Time
+        health: str
+        health_interval: Time
+        health_timeout: Time
+        health_start: Time
 
 
 # Numbers of these are seconds.
-_TIMES = frozenset({"cpu_time", "wall", "idle", "grace", "queue_wait"})
+_TIMES = frozenset(
+    {"cpu_time", "wall", "idle", "grace", "queue_wait", "health_interval", "health_timeout", "health_start"}
+)
 # The package decides about these.
 _OWN = frozenset({"detach", "interactive", "tty", "no_tty", "hold", "json", "explain", "store", "end_with"})
 
