@@ -9,6 +9,8 @@ use toml::Table;
 /// The first and the last line of our block.
 const BEGIN: &str = "# BEGIN brig: made by `brig engine setup`, removed by `brig engine setup --remove`";
 const END: &str = "# END brig";
+/// The second line of our block, if the file before it did not end with a newline.
+const JOINED: &str = "# The line above had no newline.";
 /// The script that adds annotations: containerd gives its runtime no arguments.
 const WRAPPER: &str = "/usr/local/libexec/brig-containerd";
 const PODMAN_RUNTIMES: &str = "\"brig\", \"crun\", \"runc\", \"kata\", \"krun\", \"runsc\", \"youki\"";
@@ -31,6 +33,7 @@ pub(super) fn setup(setup: &Setup) -> Result<Vec<Edit>> {
     let text = String::from_utf8(before.clone().unwrap_or_default())
         .map_err(|_| Error::new(Kind::Spec, format!("`{}` is not text", path.display())))?;
     let rest = without_block(&text);
+    let rest = rest.as_str();
     if setup.engine != Engine::Containerd && !rest.trim().is_empty() {
         let words = format!("`{}` exists and was not made by brig", path.display());
         return Err(Error::new(Kind::Exists, words).hint("rename or remove that file"));
@@ -44,15 +47,11 @@ pub(super) fn setup(setup: &Setup) -> Result<Vec<Edit>> {
         Engine::Crio => crio(setup),
         _ => containerd(rest, setup, &program)?,
     };
-    let mut after = rest.to_owned();
-    if !after.is_empty() && !after.ends_with('\n') {
-        after.push('\n');
-    }
-    if after.is_empty() && setup.engine == Engine::Containerd {
+    if rest.is_empty() && setup.engine == Engine::Containerd {
         return Err(Error::new(Kind::NotFound, format!("`{}` does not exist", path.display()))
             .hint("make it first: containerd config default > /etc/containerd/config.toml"));
     }
-    let _ = write!(after, "{BEGIN}\n{block}{END}\n"); // a String takes everything
+    let after = with_block(rest, &block);
     after.parse::<Table>().map_err(|cause| {
         Error::new(Kind::Spec, cause.to_string().trim().to_owned())
             .doing(format!("add brig to `{}`", path.display()))
@@ -71,11 +70,12 @@ pub(super) fn remove(engine: Engine, for_user: bool) -> Result<Vec<Edit>> {
     let path = path(engine, for_user)?;
     let before = read(&path)?;
     let text = String::from_utf8_lossy(before.as_deref().unwrap_or_default()).into_owned();
-    if !text.contains(BEGIN) {
-        return Err(Error::new(Kind::NotFound, format!("`{}` has no block of brig", path.display())));
+    if around_block(&text).is_none() {
+        return Err(Error::new(Kind::NotFound, format!("`{}` has no whole block of brig", path.display())));
     }
     let rest = without_block(&text);
-    let after = (engine == Engine::Containerd).then(|| rest.as_bytes().to_vec());
+    // Our own file goes, unless another program has added lines to it.
+    let after = (engine == Engine::Containerd || !rest.is_empty()).then(|| rest.into_bytes());
     let mut edits = vec![Edit { path, before, after, mode: 0o644 }];
     if engine == Engine::Containerd {
         let script = read(WRAPPER.as_ref())?;
@@ -89,9 +89,8 @@ pub(super) fn registered(engine: Engine, for_user: bool) -> Option<Registered> {
     let text = String::from_utf8(read(&path).ok()??).ok()?;
     let table: Table = text.parse().ok()?;
     let get = |keys: &[&str]| {
-        keys.iter()
-            .try_fold(table.get(keys[0])?, |at, key| if *key == keys[0] { Some(at) } else { at.get(key) })
-            .cloned()
+        let (first, rest) = keys.split_first()?;
+        rest.iter().try_fold(table.get(*first)?, |at, key| at.get(key)).cloned()
     };
     let (program, annotations) = match engine {
         Engine::Podman => {
@@ -125,9 +124,25 @@ pub(super) fn split<'a>(words: impl Iterator<Item = &'a str>) -> Annotations {
     words.filter_map(pair).filter(|(key, _)| key.starts_with("dev.brig.")).collect()
 }
 
+/// The text before and after our block, each as it was without the block.
+fn around_block(text: &str) -> Option<(&str, &str)> {
+    let (before, rest) = text.split_once(BEGIN)?;
+    let (block, after) = rest.split_once(END)?;
+    let is_joined = block.trim_start().starts_with(JOINED);
+    let before = before.strip_suffix('\n').filter(|_| is_joined).unwrap_or(before);
+    Some((before, after.strip_prefix('\n').unwrap_or(after)))
+}
+
 /// The text without our block.
-fn without_block(text: &str) -> &str {
-    text.split_once(BEGIN).map_or(text, |(before, _)| before)
+fn without_block(text: &str) -> String {
+    around_block(text).map_or_else(|| text.to_owned(), |(before, after)| [before, after].concat())
+}
+
+/// The text with our block at its end.
+fn with_block(text: &str, block: &str) -> String {
+    let is_joined = !text.is_empty() && !text.ends_with('\n');
+    let (newline, note) = if is_joined { ("\n", format!("{JOINED}\n")) } else { ("", String::new()) };
+    format!("{text}{newline}{BEGIN}\n{note}{block}{END}\n")
 }
 
 fn podman(setup: &Setup) -> String {
@@ -236,9 +251,14 @@ mod tests {
 
     #[test]
     fn a_file_without_the_block_is_as_it_was() {
-        let own = "version = 2\n# a comment\n";
-        assert_eq!(without_block(&format!("{own}{BEGIN}\nx = 1\n{END}\n")), own);
-        assert_eq!(without_block(own), own);
+        for own in ["", "version = 2\n# a comment\n", "version = 2"] {
+            assert_eq!(without_block(&with_block(own, "x = 1\n")), own);
+            assert_eq!(without_block(own), own);
+        }
+        // Lines that another program has added below the block stay.
+        let longer = with_block("version = 2\n", "x = 1\n") + "[more]\n";
+        assert_eq!(without_block(&longer), "version = 2\n[more]\n");
+        assert_eq!(around_block(&format!("a = 1\n{BEGIN}\nb = 2\n")), None);
     }
 
     #[test]
