@@ -14,7 +14,7 @@ from .protocol import SandboxEnded
 from .receipt import Receipt
 from .requests import MAX_FILE, MAX_OUTPUT, Checkpoint, Command, FileEntry, Path, User
 from .sandbox import Sandbox
-from .session import Chunk, Collector, Result, Session
+from .session import Chunk, Collector, ProcessHandle, Result, Session
 from .task import Task
 
 if TYPE_CHECKING:
@@ -48,13 +48,8 @@ async def _wait_for_any(readers: Sequence[int], writer: Optional[int]) -> set[in
     return ready
 
 
-class AsyncProcess:
+class AsyncProcess(ProcessHandle):
     """A running process in a sandbox: `async for chunk in process`. Its end is that of the `async with`."""
-
-    def __init__(self, session: Session, timeout: Optional[float], release: Any) -> None:
-        self._session = session
-        self._timeout = timeout
-        self._release = release
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         """The pieces of its output until it has ended."""
@@ -76,33 +71,11 @@ class AsyncProcess:
         for name, data in session.drain():
             yield Chunk(name, data)
 
-    def write(self, data: bytes) -> None:
-        """Adds input. It is written while the output is read."""
-        self._session.feed(data)
-        self._session.write()
-
-    def close_input(self) -> None:
-        """Ends the input."""
-        self._session.end_input()
-
-    def send_signal(self, number: int) -> None:
-        """Sends a signal to its process group."""
-        self._session.signal(number)
-
     async def wait(self) -> int:
         """Reads the rest of its output, and returns its exit status. Raises `ExecTimeout` at its time limit."""
         async for _ in self:
             pass
-        if self._session.timed_out:
-            raise ExecTimeout(self._timeout or 0)
-        return self._session.status if self._session.status is not None else 255
-
-    def close(self) -> None:
-        """Kills it, with all that it has started."""
-        release, self._release = self._release, None
-        if release is not None:
-            self._session.close()
-            release()
+        return self._exit_status()
 
     async def __aenter__(self) -> Self:
         return self
@@ -190,14 +163,14 @@ class AsyncSandbox:
             async for chunk in process:
                 output.add(chunk.stream, chunk.data)
             session = process._session
-            stdout, stderr = output.get("stdout"), output.get("stderr")
+            result = output.result(session.status or 0)
             if session.timed_out:
-                raise ExecTimeout(timeout or 0, stdout, stderr)
+                raise ExecTimeout(timeout or 0, result.stdout, result.stderr)
             if background:
                 session.connection.send("release")
                 while session.connection.receive() is None:
                     await _wait_for_any([session.connection.fileno()], None)
-            return Result(session.status or 0, stdout, stderr, output.truncated)
+            return result
         finally:
             process.close()
 
@@ -265,7 +238,7 @@ class AsyncSandbox:
             process.close_input()
             async for chunk in process:
                 output.add(chunk.stream, chunk.data)
-            result = Result(await process.wait(), output.get("stdout"), output.get("stderr"), output.truncated)
+            result = output.result(await process.wait())
         return requests.check_file_result(result, most)
 
     async def read_file(self, path: Path, *, max_bytes: int = MAX_FILE) -> bytes:

@@ -18,7 +18,7 @@ from .errors import BrigError, ExecTimeout, TaskFailed
 from .protocol import Connection, SandboxEnded, duration
 from .receipt import Receipt
 from .requests import MAX_FILE, MAX_OUTPUT, Checkpoint, Command, FileEntry, Path, User
-from .session import STDIN, STDOUT, Chunk, Collector, Result, Session
+from .session import STDIN, Chunk, Collector, ProcessHandle, Result, Session
 from .state import SandboxState, begin
 
 if TYPE_CHECKING:
@@ -44,19 +44,11 @@ def ask(connection: Connection, request: Any) -> Any:
             return received[0]
 
 
-class Process:
+class Process(ProcessHandle):
     """A running process in a sandbox, with its output as it comes: iterate over it. Its end is that of the `with`."""
-
-    def __init__(self, session: Session, timeout: Optional[float], release: Any) -> None:
-        self._session = session
-        self._timeout = timeout
-        self._release = release
 
     def __iter__(self) -> Iterator[Chunk]:
         """The pieces of its output until it has ended."""
-        return self._pieces()
-
-    def _pieces(self) -> Iterator[Chunk]:
         session = self._session
         while not session.has_ended:
             poll = select.poll()
@@ -83,33 +75,11 @@ class Process:
         for name, data in session.drain():
             yield Chunk(name, data)
 
-    def write(self, data: bytes) -> None:
-        """Adds input. It is written while the output is read."""
-        self._session.feed(data)
-        self._session.write()
-
-    def close_input(self) -> None:
-        """Ends the input."""
-        self._session.end_input()
-
-    def send_signal(self, number: int) -> None:
-        """Sends a signal to its process group."""
-        self._session.signal(number)
-
     def wait(self) -> int:
         """Reads the rest of its output, and returns its exit status. Raises `ExecTimeout` at its time limit."""
         for _ in self:
             pass
-        if self._session.timed_out:
-            raise ExecTimeout(self._timeout or 0)
-        return self._session.status if self._session.status is not None else 255
-
-    def close(self) -> None:
-        """Kills it, with all that it has started."""
-        release, self._release = self._release, None
-        if release is not None:
-            self._session.close()
-            release()
+        return self._exit_status()
 
     def __enter__(self) -> Self:
         return self
@@ -208,12 +178,12 @@ class Sandbox:
             for chunk in process:
                 output.add(chunk.stream, chunk.data)
             session = process._session
-            stdout, stderr = output.get("stdout"), output.get("stderr")
+            result = output.result(session.status or 0)
             if session.timed_out:
-                raise ExecTimeout(timeout or 0, stdout, stderr)
+                raise ExecTimeout(timeout or 0, result.stdout, result.stderr)
             if background:
                 ask(session.connection, "release")
-            return Result(session.status or 0, stdout, stderr, output.truncated)
+            return result
         finally:
             process.close()
 
@@ -283,7 +253,7 @@ class Sandbox:
             process.close_input()
             for chunk in process:
                 output.add(chunk.stream, chunk.data)
-            result = Result(process.wait(), output.get("stdout"), output.get("stderr"), output.truncated)
+            result = output.result(process.wait())
         return requests.check_file_result(result, most)
 
     def read_file(self, path: Path, *, max_bytes: int = MAX_FILE) -> bytes:

@@ -1,4 +1,4 @@
-"""A process in a sandbox: its connection, its pipes, and what has come of it. Nothing here waits."""
+"""A process in a sandbox: its connection, its pipes, and its result. No function of this module blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from .errors import BrigError, ExecFailed
+from .errors import BrigError, ExecFailed, ExecTimeout
 from .protocol import Connection, other_version
 
 STDIN, STDOUT, STDERR, TERMINAL = 0, 1, 2, None
@@ -186,6 +186,41 @@ class Session:
         self.connection.close()
 
 
+class ProcessHandle:
+    """The methods of a running process that never block. `Process` and `AsyncProcess` add those that wait."""
+
+    def __init__(self, session: Session, timeout: Optional[float], release: Any) -> None:
+        self._session = session
+        self._timeout = timeout
+        self._release = release
+
+    def write(self, data: bytes) -> None:
+        """Adds input. It is written while the output is read."""
+        self._session.feed(data)
+        self._session.write()
+
+    def close_input(self) -> None:
+        """Ends the input."""
+        self._session.end_input()
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal to its process group."""
+        self._session.signal(number)
+
+    def close(self) -> None:
+        """Kills it, with all that it has started."""
+        release, self._release = self._release, None
+        if release is not None:
+            self._session.close()
+            release()
+
+    def _exit_status(self) -> int:
+        """The exit status of a process whose output is read. Raises `ExecTimeout` after its time limit."""
+        if self._session.timed_out:
+            raise ExecTimeout(self._timeout or 0)
+        return self._session.status if self._session.status is not None else 255
+
+
 class Collector:
     """The output of a process, up to a bound."""
 
@@ -207,3 +242,7 @@ class Collector:
     def get(self, name: str) -> bytes:
         """The output of one stream."""
         return b"".join(self._parts[name])
+
+    def result(self, status: int) -> Result:
+        """The result of a process with this exit status."""
+        return Result(status, self.get("stdout"), self.get("stderr"), self.truncated)
