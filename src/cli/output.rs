@@ -154,6 +154,11 @@ pub(super) fn approximate(bytes: u64) -> String {
     }
 }
 
+/// A time of a record, to the second.
+pub(super) fn moment(time: &str) -> String {
+    time.get(..19).unwrap_or(time).replace('T', " ")
+}
+
 /// At most `length` characters.
 pub(super) fn shortened(text: &str, length: usize) -> String {
     if text.len() <= length || text.chars().count() <= length {

@@ -87,8 +87,7 @@ fn list(store: &Store, arguments: &LsArguments) -> Result<()> {
 }
 
 fn changed(row: &VolumeRow) -> String {
-    let time = row.changed.as_deref().unwrap_or("not used yet");
-    time.get(..19).unwrap_or(time).replace('T', " ")
+    row.changed.as_deref().map_or_else(|| "not used yet".to_owned(), output::moment)
 }
 
 fn users(row: &VolumeRow) -> String {

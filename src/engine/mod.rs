@@ -17,7 +17,7 @@ use crate::files::{self, Durability};
 use crate::sandbox::NetworkMode;
 use crate::spec::landlock::ANNOTATION as LANDLOCK;
 use crate::spec::protections::{DISK, DISK_INODES, EGRESS, Protections, RECEIPT, SECCOMP};
-use crate::task::Definition;
+use crate::task::{Definition, config_home};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -224,10 +224,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>> {
 
 /// The folder of the caller's configurations.
 fn user_folder() -> Result<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    absolute("XDG_CONFIG_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".config")))
-        .ok_or_else(|| Error::new(Kind::Usage, "neither HOME nor XDG_CONFIG_HOME is set").hint("set HOME"))
+    config_home().ok_or_else(|| Error::new(Kind::Usage, "neither HOME nor XDG_CONFIG_HOME is set").hint("set HOME"))
 }
 
 fn is_installed(engine: Engine) -> bool {

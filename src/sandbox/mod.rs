@@ -93,3 +93,4 @@ pub(crate) use streams::{JobEnd, JobEvent, Notice, Progress, Sink, Stream};
 pub(crate) use visitor::FileRequest;
 pub use visitor::{FileEntry, as_visitor};
 pub use volume::{Volume, VolumeAccess, check_volume_name};
+pub(crate) use volumes::needs_root;

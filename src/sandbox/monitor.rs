@@ -84,10 +84,8 @@ impl<'run> Monitor<'run> {
 
     /// When something is due, in a sandbox that is ready and not paused.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let is_starting = self.next.is_some() && self.health.state == HealthState::Starting;
-        let start = self.since.filter(|_| is_starting).and_then(|since| since.checked_add(self.check.start));
         let of_probe = self.probe.as_ref().filter(|probe| !probe.is_overdue).map(|probe| probe.deadline);
-        [start, of_probe, self.next.filter(|_| self.probe.is_none())].into_iter().flatten().min()
+        [self.start_deadline(), of_probe, self.next.filter(|_| self.probe.is_none())].into_iter().flatten().min()
     }
 
     /// Serves a check. Returns the health if its state is new.
@@ -136,11 +134,15 @@ impl<'run> Monitor<'run> {
 
     /// Why the sandbox has not become healthy in time, if that is so.
     pub(super) fn fault(&self, now: Instant) -> Option<String> {
-        let is_starting = self.next.is_some() && self.health.state == HealthState::Starting;
-        let is_late = self.since.is_some_and(|since| now.duration_since(since) >= self.check.start);
         let words =
             || format!("the health check has not passed within {:?}: {}", self.check.start, self.health.words());
-        (is_starting && is_late).then(words)
+        self.start_deadline().is_some_and(|end| now >= end).then(words)
+    }
+
+    /// When a sandbox that was never healthy has to be so.
+    fn start_deadline(&self) -> Option<Instant> {
+        let is_starting = self.next.is_some() && self.health.state == HealthState::Starting;
+        self.since.filter(|_| is_starting).and_then(|since| since.checked_add(self.check.start))
     }
 
     /// The last check, as a reason.

@@ -332,12 +332,12 @@ fn command(options: &Options, has_bundle: bool) -> Command {
 
 /// Read and run everything, write where the mounts are writable, use the devices.
 fn landlock(options: &Options) -> Landlock {
-    let rule = |path: &str, access| Rule { path: path.into(), access };
     let optional = options.may_degrade.iter().any(|name| name == "landlock");
     if options.root_inside {
         // Root makes folders anywhere. The kernel's own are protected by their mounts.
-        return Landlock { rules: vec![rule("/", Access::Write), rule("/dev", Access::Device)], optional };
+        return Landlock::for_root(optional);
     }
+    let rule = |path: &str, access| Rule { path: path.into(), access };
     let mut rules = vec![
         rule("/", Access::ReadExecute),
         Rule { path: options.at.clone(), access: Access::Write },

@@ -35,17 +35,23 @@ impl Options {
     }
 }
 
+/// Refuses a volume where only root could use it.
+pub(crate) fn needs_root(name: &str) -> Result<()> {
+    if container::privileged() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::State, "a volume is a separate file system, which needs root to be mounted")
+        .doing(format!("use the volume `{name}`"))
+        .hint("run brig as root; or share a folder: --mount DIR:TARGET:rw"))
+}
+
 /// Checks names, places inside, the number, and the machine's ability. Makes nothing.
 pub(super) fn check(options: &Options) -> Result<()> {
     let volumes = options.all_volumes();
     if volumes.is_empty() {
         return Ok(());
     }
-    if !container::privileged() {
-        return Err(Error::new(Kind::State, "a volume is a separate file system, which needs root to be mounted")
-            .doing(format!("use the volume `{}`", volumes[0].name))
-            .hint("run brig as root; or share a folder: --mount DIR:TARGET:rw"));
-    }
+    needs_root(&volumes[0].name)?;
     if volumes.len() > VOLUMES.len() {
         let words = format!("there are {} volumes, and a sandbox has at most {}", volumes.len(), VOLUMES.len());
         return Err(Error::new(Kind::Usage, words).hint("use folders of one volume"));

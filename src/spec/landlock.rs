@@ -41,10 +41,10 @@ pub(crate) struct Landlock {
 }
 
 impl Landlock {
-    /// The rules of a task with root inside: files by their modes, devices below /dev alone, and the scopes.
-    fn agent() -> Landlock {
+    /// The rules for a root in a user namespace: files by their modes, devices below /dev alone, and the scopes.
+    pub(crate) fn for_root(optional: bool) -> Landlock {
         let rule = |path: &str, access| Rule { path: path.into(), access };
-        Landlock { rules: vec![rule("/", Access::Write), rule("/dev", Access::Device)], optional: false }
+        Landlock { rules: vec![rule("/", Access::Write), rule("/dev", Access::Device)], optional }
     }
 
     /// Parses the rules of the annotation: `agent`, or JSON. Unlike in the rest of a config.json, an unknown property is refused: it
@@ -56,7 +56,7 @@ impl Landlock {
             )
         };
         if text == "agent" {
-            return Ok(Landlock::agent());
+            return Ok(Landlock::for_root(false));
         }
         let rules: Landlock = serde_json::from_str(text).map_err(|cause| failed(cause.to_string()))?;
         for rule in &rules.rules {

@@ -20,7 +20,8 @@ mod volumes;
 
 pub use crate::sandbox::Checkpoint;
 pub use agents::{
-    Agent, AgentFacts, AgentKey, Caller, KeyPlace, PresetSummary, ProjectFile, learn, presets, project, trust, untrust,
+    Agent, AgentFacts, AgentKey, Caller, KeyPlace, PresetSummary, ProjectFile, installed, learn, presets, project,
+    trust, untrust,
 };
 pub use definition::explain::explain;
 pub(crate) use definition::hosted::rules as machine_rules;
@@ -34,6 +35,7 @@ pub(crate) use definition::profile::read_worker;
 pub use definition::receiver::Receiver;
 pub use definition::settings::values::{degradable, variable};
 pub use definition::settings::{GivenFlags, HostedRule, REMOTE_FLAGS, Setting, ValueKind, set_flags, settings};
+pub(crate) use definition::user_file::config_home;
 pub use definition::{Continued, Definition, Keep, ProfileUsed, WorkspaceSource};
 pub use ended::apply::{
     AppliedPaths, ApplyOptions, ChangedPath, PatchNotes, PatchOptions, apply, changed_paths, patch, secrets_in,
@@ -68,5 +70,6 @@ pub use redact::Redactor;
 pub use redact::display::{is_deceptive, reorders_text};
 pub use secrets::{Exposure, Secret, SecretUse, Source, revoke};
 pub(crate) use store::names::checked_name;
+pub(crate) use store::names_in;
 pub use store::{Status, Store};
 pub use volumes::{VolumeRecord, VolumeRow, VolumeSize, VolumeUser, add_fill};

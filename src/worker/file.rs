@@ -2,9 +2,8 @@
 
 use super::{LABEL, login};
 use crate::error::{Error, Kind, Result, Step};
-use crate::files;
 use crate::sandbox::Limits;
-use crate::task::{Definition, checked_name, read_worker, set_flags};
+use crate::task::{Definition, checked_name, names_in, read_worker, set_flags};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -55,8 +54,6 @@ pub struct Worker {
     pub definition: Definition,
     /// When it is started again.
     pub restart: Restart,
-    /// The SHA-256 of its file.
-    pub sha256: String,
 }
 
 impl Folder {
@@ -70,15 +67,8 @@ impl Folder {
 
     /// The names of all files, in order. A folder that does not exist has none.
     pub(super) fn names(&self) -> Result<Vec<String>> {
-        let listed = match std::fs::read_dir(&self.0) {
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other.map_err(|cause| files::failed(cause, format!("list `{}`", self.0.display())))?,
-        };
-        let mut names: Vec<String> = listed
-            .flatten()
-            .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(ENDING)?.to_owned()))
-            .filter(|name| !name.starts_with('.'))
-            .collect();
+        let listed = names_in(&self.0)?.into_iter().filter(|name| !name.starts_with('.'));
+        let mut names: Vec<String> = listed.filter_map(|name| Some(name.strip_suffix(ENDING)?.to_owned())).collect();
         if names.len() > MOST {
             return Err(Error::new(Kind::Profile, format!("`{}` has more than {MOST} workers", self.0.display())));
         }
@@ -110,7 +100,7 @@ fn read(path: &Path, name: String) -> Result<Worker> {
     // A worker lives for months, unless its file sets a limit.
     let limits = &mut definition.sandbox.limits;
     (limits.wall, limits.cpu_time, limits.idle) = (Limits::NO_TIME_LIMIT, Limits::NO_TIME_LIMIT, Limits::NO_TIME_LIMIT);
-    let (mut own, sha256) = read_worker(path, &OWN, &mut definition)?;
+    let mut own = read_worker(path, &OWN, &mut definition)?;
     let mut list = |key: &str| -> Result<Option<Vec<String>>> {
         let wrong = || Error::new(Kind::Profile, format!("`{key}` is not a list of texts"));
         let Some(value) = own.remove(key) else { return Ok(None) };
@@ -144,7 +134,7 @@ fn read(path: &Path, name: String) -> Result<Worker> {
         Some(words) => definition.sandbox.command = words.into_iter().map(OsString::from).collect(),
         None => set_flags(&vec![("--hold", vec!["true".into()])], &mut definition)?,
     }
-    Ok(Worker { name, definition, restart, sha256 })
+    Ok(Worker { name, definition, restart })
 }
 
 impl Worker {

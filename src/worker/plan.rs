@@ -106,7 +106,8 @@ pub fn changes(folder: &Folder, store: &Store) -> Result<Vec<Change>> {
     check(&workers)?;
     let names: Vec<String> = workers.iter().map(|worker| worker.name.clone()).collect();
     let units = units(&names)?;
-    let files = workers.into_iter().map(|worker| (worker.name, worker.sha256)).collect();
+    let sha256 = |worker: &Worker| worker.definition.profile.as_ref().map(|file| file.sha256.clone());
+    let files = workers.iter().filter_map(|worker| Some((worker.name.clone(), sha256(worker)?))).collect();
     let mut started = BTreeMap::new();
     for row in tasks(store)? {
         if let Some(name) = worker_of(&row)

@@ -2,7 +2,7 @@
 
 use crate::cli::output;
 use brig::error::{Error, Kind, Result};
-use brig::task::presets;
+use brig::task::{installed, presets};
 use clap::Args;
 use std::io::Write;
 use std::process::ExitCode;
@@ -28,11 +28,7 @@ pub(super) struct ShowArguments {
 }
 
 pub(super) fn ls(arguments: &LsArguments) -> Result<ExitCode> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let find = |program: &str| {
-        let places = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|place| place.is_file());
-        places.map(|place| place.display().to_string())
-    };
+    let find = |program: &str| installed(program).map(|place| place.display().to_string());
     let all = presets()?;
     if arguments.json {
         let rows: Vec<_> = all

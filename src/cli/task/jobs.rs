@@ -37,7 +37,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
             job.id.clone(),
             job.state.word().to_owned(),
             job.exit_status.map_or_else(|| "-".to_owned(), |status| status.to_string()),
-            job.started.get(..19).unwrap_or(&job.started).replace('T', " "),
+            output::moment(&job.started),
             output::shortened(&job.command.join(" "), 60),
         ]
     });

@@ -42,7 +42,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
             let health = row.health.map_or_else(String::new, |health| format!(" ({})", health.word()));
             let status = status + &health;
             let time = row.wall_seconds.map_or_else(String::new, |seconds| format!("{seconds:.2}s"));
-            let created = row.created.get(..19).unwrap_or(&row.created).replace('T', " ");
+            let created = output::moment(&row.created);
             let name = row.name.clone().unwrap_or_default();
             [row.id.clone(), name, status, created, time, output::shortened(&row.command.join(" "), 60)]
         });

@@ -51,10 +51,6 @@ pub(super) struct HistoryArguments {
     json: bool,
 }
 
-fn moment(time: &str) -> String {
-    time.get(..19).unwrap_or(time).replace('T', " ")
-}
-
 pub(super) fn ls(folder: &Folder, store: &Store, arguments: &LsArguments) -> Result<ExitCode> {
     brig::task::reap(store)?;
     let (states, error) = brig::worker::states(folder, store)?;
@@ -63,7 +59,7 @@ pub(super) fn ls(folder: &Folder, store: &Store, arguments: &LsArguments) -> Res
     } else {
         let cells = states.iter().map(|state| {
             let health = state.health.map_or_else(String::new, |health| health.word().to_owned());
-            let since = state.since.as_deref().map_or_else(String::new, moment);
+            let since = state.since.as_deref().map_or_else(String::new, output::moment);
             let task = state.task.clone().unwrap_or_default();
             let last = state.last_death.as_ref().map_or_else(String::new, Death::words);
             let name = if state.has_file { state.name.clone() } else { format!("{} (no file)", state.name) };
@@ -86,7 +82,7 @@ pub(super) fn show(folder: &Folder, store: &Store, arguments: &ShowArguments) ->
     let mut rows = vec![("worker", state.name), ("state", state.state.to_owned())];
     rows.extend(state.health.map(|health| ("health", health.word().to_owned())));
     rows.extend(state.task.map(|task| ("task", task)));
-    rows.extend(state.since.map(|since| ("since", moment(&since))));
+    rows.extend(state.since.map(|since| ("since", output::moment(&since))));
     rows.extend(state.image.map(|image| ("image", image)));
     if !state.has_file {
         rows.push(("file", "is gone: brig worker apply stops it".to_owned()));
@@ -98,7 +94,7 @@ pub(super) fn show(folder: &Folder, store: &Store, arguments: &ShowArguments) ->
     }
     rows.push(("deaths", state.deaths.to_string()));
     if let Some(death) = state.last_death {
-        rows.push(("last death", format!("{} {}", moment(&death.ended), death.words())));
+        rows.push(("last death", format!("{} {}", output::moment(&death.ended), death.words())));
     }
     output::pairs(&rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Vec<_>>(), false);
     Ok(ExitCode::SUCCESS)
@@ -116,7 +112,7 @@ pub(super) fn history(folder: &Folder, store: &Store, arguments: &HistoryArgumen
         let cells = deaths.iter().map(|death| {
             let reasons = output::shortened(&death.reasons.join("; "), 120);
             let ran = format!("{:.1}s", death.wall_seconds);
-            [death.task.clone(), moment(&death.ended), ran, death.outcome.clone(), reasons]
+            [death.task.clone(), output::moment(&death.ended), ran, death.outcome.clone(), reasons]
         });
         output::table(["TASK", "ENDED", "RAN", "OUTCOME", "REASON"], cells);
     }

@@ -15,6 +15,7 @@ mod search;
 pub use keys::{AgentKey, KeyPlace};
 pub use presets::{PresetSummary, presets};
 pub use project::{ProjectFile, learn, project, trust, untrust};
+pub use search::installed;
 
 use super::definition::agent::AgentTable;
 use super::definition::hosted;

@@ -8,6 +8,11 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+/// The place of an installed program, on the PATH of this process.
+pub fn installed(program: &str) -> Option<PathBuf> {
+    SearchPath::new(std::env::var_os("PATH"), None).find(program)
+}
+
 /// The folders in which the caller's programs are looked up.
 #[derive(Clone, Debug)]
 pub(super) struct SearchPath {

@@ -64,9 +64,8 @@ pub(in crate::task) fn read_file(
     let (pinned, may_show) = super::hosted::pin_profile(path)?;
     let held = pinned.path(path);
     let named = named.filter(|_| !pinned.has(path));
-    let opened = named.as_ref().map(|file| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));
-    let text = files::read_bounded(opened.as_deref().unwrap_or(&held), LONGEST)
-        .and_then(|bytes| String::from_utf8(bytes).map_err(|cause| Error::new(Kind::Profile, cause.to_string())));
+    let opened = named.as_ref().map(path_of);
+    let text = read_text(opened.as_deref().unwrap_or(&held));
     text.and_then(|text| {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         take_text(&text, &path, definition, may_be_preset).map_err(|error| match may_show {
@@ -86,25 +85,43 @@ pub(in crate::task) fn take_text(
     definition: &mut Definition,
     may_be_preset: bool,
 ) -> Result<Option<AgentTable>> {
+    take(text, path, definition, may_be_preset, &[]).map(|profile| profile.agent)
+}
+
+fn take<'a>(
+    text: &'a str,
+    path: &Path,
+    definition: &mut Definition,
+    may_be_preset: bool,
+    own: &'a [&'a str],
+) -> Result<Profile<'a>> {
     let sha256 = files::digest(text.as_bytes());
     definition.profile = Some(ProfileUsed { path: path.to_owned(), sha256 });
-    set_profile(Profile::parse(text, may_be_preset, &[])?, path, definition).map(|profile| profile.agent)
+    set_profile(Profile::parse(text, may_be_preset, own)?, path, definition)
+}
+
+/// The text of a profile's file.
+fn read_text(path: &Path) -> Result<String> {
+    let bytes = files::read_bounded(path, LONGEST)?;
+    String::from_utf8(bytes).map_err(|cause| wrong(cause.to_string()))
+}
+
+/// The path of an open file.
+fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// Reads the file of a worker into a definition: a profile that may have the keys `own` too. Returns these with their
-/// values, and the digest of the file.
+/// values.
 pub(crate) fn read_worker(
     path: &Path,
     own: &[&str],
     definition: &mut Definition,
-) -> Result<(BTreeMap<String, toml::Value>, String)> {
+) -> Result<BTreeMap<String, toml::Value>> {
     let file = open_own(path).map_err(|error| error.of_kind(Kind::Profile))?;
-    let bytes = files::read_bounded(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())), LONGEST)?;
-    let text = String::from_utf8(bytes).map_err(|cause| wrong(cause.to_string()))?;
-    let sha256 = files::digest(text.as_bytes());
-    definition.profile = Some(ProfileUsed { path: path.to_owned(), sha256: sha256.clone() });
-    let profile = Profile::parse(&text, false, own).and_then(|profile| set_profile(profile, path, definition));
-    Ok((profile.map_err(|error| error.of_kind(Kind::Profile))?.own.1, sha256))
+    let text = read_text(&path_of(&file))?;
+    let profile = take(&text, path, definition, false, own);
+    profile.map(|profile| profile.own.1).map_err(|error| error.of_kind(Kind::Profile))
 }
 
 fn wrong(cause: String) -> Error {

@@ -9,11 +9,15 @@ use std::fs::File;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+/// The folder of the caller's configurations of all programs.
+pub(crate) fn config_home() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")))
+}
+
 /// The folder of the caller's profiles.
 pub(in crate::task) fn config_folder() -> Result<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")));
-    base.map(|base| base.join("brig")).ok_or_else(|| {
+    config_home().map(|base| base.join("brig")).ok_or_else(|| {
         Error::new(Kind::Profile, "neither HOME nor XDG_CONFIG_HOME is set").hint("name a file by its path")
     })
 }

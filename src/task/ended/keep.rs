@@ -20,7 +20,7 @@ use crate::task::output::artifact::ArtifactOptions;
 use crate::task::output::folder_snapshot::FolderIdentity;
 use crate::task::records::record::Record;
 use crate::task::secrets::{Brokered, Secret};
-use crate::task::store::{Status, Store, json};
+use crate::task::store::{KEPT_NOTE as NOTE, Status, Store, json};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::File;
@@ -31,7 +31,6 @@ use std::path::{Path, PathBuf};
 
 /// The disk of a task whose workspace may be kept.
 pub(crate) const IMAGE: &str = "workspace.img";
-const NOTE: &str = "kept.json";
 
 /// The data for showing a kept workspace again.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -28,6 +28,8 @@ const TRIES: u32 = 100;
 /// The store of the machine's root.
 pub(crate) const OF_ROOT: &str = "/var/lib/brig";
 
+/// The note of a kept workspace, in the directory of its task.
+pub(crate) const KEPT_NOTE: &str = "kept.json";
 /// The prefix of a task's name during its removal.
 pub(crate) const REMOVED: &str = ".removed-";
 
@@ -177,12 +179,7 @@ impl Store {
 
     /// All names in the tasks' folder: ids, and unfinished or half-removed ones, which have a dot.
     pub(crate) fn names(&self) -> Result<Vec<String>> {
-        match std::fs::read_dir(self.tasks()) {
-            Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(cause) => Err(files::failed(cause, format!("list `{}`", self.tasks().display())))
-                .hint(|| "name a store that you can read: --store DIR"),
-        }
+        names_in(&self.tasks()).hint(|| "name a store that you can read: --store DIR")
     }
 
     /// The path of a task during its removal.
@@ -294,6 +291,15 @@ impl Drop for Alive {
     fn drop(&mut self) {
         // A remaining name looks like a dead task; the next command removes it.
         let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The names in a directory. One that does not exist has none.
+pub(crate) fn names_in(directory: &Path) -> Result<Vec<String>> {
+    match std::fs::read_dir(directory) {
+        Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(cause) => Err(files::failed(cause, format!("list `{}`", directory.display()))),
     }
 }
 

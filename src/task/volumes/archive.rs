@@ -1,8 +1,8 @@
-//! Export and import of volumes as tar streams. The files are an agent's, and an archive may be anybody's.
+//! Export and import of volumes as tar streams. An agent wrote the files, and an archive comes from any source: both are hostile.
 
-use super::record::{VolumePaths, VolumeSize, needs_root};
+use super::record::{VolumePaths, VolumeSize};
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::sandbox::{ImageAccess, NewVolumeImage, pack_volume, unpack_volume, volume_files};
+use crate::sandbox::{ImageAccess, NewVolumeImage, needs_root, pack_volume, unpack_volume, volume_files};
 use crate::task::store::Store;
 use std::io::{BufRead, Write};
 use std::os::fd::AsFd;

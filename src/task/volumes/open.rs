@@ -3,10 +3,10 @@
 //! A volume without files begins with the image's directory at its target. It gets its name in the store when it is
 //! whole: a killed first use leaves a volume without files.
 
-use super::record::{VolumePaths, VolumeSize, needs_root, step_of};
+use super::record::{VolumePaths, VolumeSize, step_of};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::Lock;
-use crate::sandbox::{ImageAccess, NewVolumeImage, Volume, VolumeAccess, volume_files};
+use crate::sandbox::{ImageAccess, NewVolumeImage, Volume, VolumeAccess, needs_root, volume_files};
 use crate::task::definition::Definition;
 use crate::task::definition::image::Opened;
 use crate::task::store::Store;

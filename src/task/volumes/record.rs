@@ -2,9 +2,9 @@
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Attempt, Durability, Lock};
-use crate::sandbox::{ImageAccess, NewVolumeImage, OpenedImage, Volume, VolumeImage, check_volume_name};
+use crate::sandbox::{ImageAccess, NewVolumeImage, OpenedImage, Volume, VolumeImage, check_volume_name, needs_root};
 use crate::task::definition::hosted;
-use crate::task::store::{REMOVED, Status, Store, is_id};
+use crate::task::store::{KEPT_NOTE, REMOVED, Status, Store, is_id, names_in};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -203,7 +203,7 @@ impl<'store> VolumePaths<'store> {
     /// The running tasks that have the volume.
     pub fn users(&self) -> Result<Vec<VolumeUser>> {
         let mut users = Vec::new();
-        for id in names(&self.store.live())?.into_iter().filter(|id| is_id(id) && id != self.own) {
+        for id in names_in(&self.store.live())?.into_iter().filter(|id| is_id(id) && id != self.own) {
             if self.store.status(&id)? != Status::Running {
                 continue;
             }
@@ -292,7 +292,7 @@ impl Store {
 
     /// All volumes by name, and the errors of those whose records cannot be read.
     pub fn volumes(&self) -> Result<(Vec<VolumeRow>, Vec<Error>)> {
-        let mut names = names(&self.volumes_directory())?;
+        let mut names = names_in(&self.volumes_directory())?;
         names.retain(|name| !name.starts_with('.'));
         names.sort();
         let (mut rows, mut unread) = (Vec::new(), Vec::new());
@@ -368,7 +368,7 @@ impl Store {
     fn remove_volume_leftovers(&self) -> Result<()> {
         const JUST_MADE: Duration = Duration::from_secs(60);
         let all = self.volumes_directory();
-        for name in names(&all)?.into_iter().filter(|name| name.starts_with('.')) {
+        for name in names_in(&all)?.into_iter().filter(|name| name.starts_with('.')) {
             let path = all.join(name);
             let made = std::fs::metadata(&path).and_then(|status| status.modified()).ok();
             if made.and_then(|made| made.elapsed().ok()).is_some_and(|age| age > JUST_MADE) {
@@ -383,31 +383,13 @@ impl Store {
     fn volumes_of_kept_tasks(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for id in self.ids()? {
-            if !self.task(&id).join("kept.json").exists() {
+            if !self.task(&id).join(KEPT_NOTE).exists() {
                 continue;
             }
             let record = self.record(&id)?;
             names.extend(record.volumes.into_iter().map(|volume| volume.name).chain(record.home));
         }
         Ok(names)
-    }
-}
-
-/// Refuses to make a volume that only root could use.
-pub(super) fn needs_root(name: &str) -> Result<()> {
-    if crate::sandbox::on_disk() {
-        return Ok(());
-    }
-    Err(Error::new(Kind::State, "a volume is a separate file system, which needs root to be mounted")
-        .doing(format!("use the volume `{name}`"))
-        .hint("run brig as root; or share a folder: --mount DIR:TARGET:rw"))
-}
-
-fn names(directory: &Path) -> Result<Vec<String>> {
-    match std::fs::read_dir(directory) {
-        Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(cause) => Err(files::failed(cause, format!("list `{}`", directory.display()))),
     }
 }
 
