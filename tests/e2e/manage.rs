@@ -1,6 +1,7 @@
 //! Lists, shows, removes and explains tasks.
 
 use crate::support::{Lab, has_program, program_under_test};
+use std::process::Stdio;
 
 #[test]
 fn explain_prints_every_limit_and_makes_nothing() {
@@ -211,4 +212,15 @@ fn units_that_prune_every_day_are_accepted_by_systemd_and_their_commands_run() {
     let broken = std::fs::read_to_string(&timer).unwrap().replace("OnCalendar=daily", "OnCalendar=sometimes");
     std::fs::write(&timer, broken).unwrap();
     assert!(!verify().status.success());
+}
+
+#[test]
+fn a_relative_store_is_below_the_callers_directory_in_the_background_too() {
+    let lab = Lab::new();
+    let words = ["task", "run", "--detach", "--store", "beside/store", "--empty", "--", "true"];
+    let begun = lab.command(words).command().current_dir(lab.path()).stdin(Stdio::null()).output().unwrap();
+    assert!(begun.status.success(), "{begun:#?}");
+    let (id, store) = (String::from_utf8(begun.stdout).unwrap(), lab.path().join("beside/store"));
+    lab.brig(["task", "wait", "--store", store.to_str().unwrap(), id.trim()]).succeeded();
+    assert!(store.join("tasks").join(id.trim()).join("receipt.json").exists());
 }

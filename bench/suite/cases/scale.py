@@ -1,4 +1,5 @@
 """scale: many at once; memory of idle ones."""
+import json
 import os
 import statistics
 import subprocess
@@ -6,7 +7,8 @@ import time
 
 import bundles
 from cases.start import READ_ONLY_USR, links, runtimes
-from measure import Table, attempt
+from lab import Failed
+from measure import Subject, Table, attempt, interleave
 
 TOO_LONG = 180  # seconds for all of a crowd
 
@@ -23,21 +25,22 @@ def commands(lab, bundle):
     return found
 
 
-def crowd(lab, table, name, words, mounts, copies):
-    """One peer's row: small crowds several times."""
-    samples, rates, failures, left = [], [], 0, 0
+def crowd(lab, table, name, words, mounts, copies, there):
+    """One peer's row: small crowds several times. `there` is what the lab itself has made."""
+    samples, rates, busy, failures, left = [], [], [], 0, 0
     for _ in range(1 if lab.quick else max(1, 32 // copies)):
         out = lab.run(lab.program("crowd"), str(copies), str(TOO_LONG), mounts or "-", *words, timeout=TOO_LONG + 60, stderr=subprocess.DEVNULL).splitlines()
-        seconds, failed, _ = out[0].split()
+        seconds, failed, _, processor = out[0].split()
         for _ in range(20):  # what ends in the background has up to 2 s
-            if not (still := len(lab.leftovers())):
+            if not (still := len(set(lab.leftovers()) - there)):
                 break
             time.sleep(0.1)
         samples += [int(each) / 1e3 for each in out[1:]]
         rates.append((copies - int(failed)) / float(seconds))
+        busy.append(float(processor) / copies)
         failures, left = failures + int(failed), max(left, still)
     if samples:
-        table.add(name, samples, rate=statistics.median(rates), failed=failures, left=left)
+        table.add(name, samples, rate=statistics.median(rates), busy=statistics.median(busy), failed=failures, left=left)
     else:
         table.left_out.append(f"{name}: all {copies} failed")
 
@@ -97,16 +100,47 @@ def idle(lab):
     return table
 
 
+def beside(lab):
+    """A start while many idle sandboxes are there, and bwrap in its turn with both."""
+    count = 40 if lab.quick else 400
+    table = Table(f"A start beside {count} idle sandboxes", "A task of `true` with everything on, alone and while the idle tasks run. bwrap in its turn shows what "
+                  "the machine makes of so many processes.", base="brig alone", floor="")
+    task = [lab.brig, "task", "run", "--empty", "--"]
+    bwrap = ["bwrap", "--unshare-all", *READ_ONLY_USR, *links(), "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "true"]
+
+    def measure(when):
+        subjects = [Subject(f"brig {when}", [*task, "true"])] + ([Subject(f"bwrap {when}", bwrap)] if lab.has("bwrap") else [])
+        interleave(lab, table, lab.scaled(200, 10), 0, subjects)
+
+    measure("alone")
+    idle = [lab.begin(*task, "sleep", "600") for _ in range(count)]
+    for _ in range(600):  # until all of them run
+        if len(json.loads(lab.run(lab.brig, "task", "ls", "--filter", "status=running", "--json"))) >= count:
+            break
+        time.sleep(0.1)
+    else:
+        raise Failed(f"fewer than {count} idle tasks run")
+    measure("beside them")
+    for child in idle:
+        child.terminate()
+    for child in idle:
+        lab.end(child)
+    return table
+
+
 def run(lab):
     """The tables of this case."""
+    lab.journaled()
     bundle, tables = bundles.make(lab, "crowd", limits=True), []
     lab.run(lab.brig, "task", "run", "--empty", "--", "true")
+    there = set(lab.leftovers())
     rates = Table("Sandboxes a second, by how many are begun at once", unit="a second", plot="lines", only_plot=True)
     for copies in [1, 8] if lab.quick else [1, 8, 32, 128, 500]:
-        table = Table(f"{copies} at once", "With limits, without a filter; `bwrap` without limits, `brig task run` with everything on.",
-                      more=[["rate", "a second", 0], ["failed", "failed", 0], ["left", "left over", 0]], plot="")
+        table = Table(f"{copies} at once", "With limits, without a filter; `bwrap` without limits, `brig task run` with everything on. The processor time is of "
+                      "all processes of a sandbox.",
+                      more=[["rate", "a second", 0], ["busy", "processor ms each", 2], ["failed", "failed", 0], ["left", "left over", 0]], plot="")
         for name, (words, mounts) in commands(lab, bundle).items():
-            attempt(lab, table, name, lambda: crowd(lab, table, name, words, mounts, copies))
+            attempt(lab, table, name, lambda: crowd(lab, table, name, words, mounts, copies, there))
         rates.rows += [{"name": row["name"], "line": row["name"], "at": copies, "median": row["rate"]} for row in table.rows]
         tables.append(table)
-    return [rates, *tables, idle(lab)]
+    return [rates, *tables, beside(lab), idle(lab)]

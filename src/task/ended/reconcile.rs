@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// The most volumes of a task.
 const MOST_VOLUMES: usize = 8;
+/// Names that a start examines for remains. Each costs four system calls.
+const MOST_AT_START: usize = 16;
 /// Interval and number of checks for objects that the kernel removes late.
 const MOMENT: Duration = Duration::from_millis(100);
 const MOMENTS: u32 = 20;
@@ -32,20 +34,46 @@ pub struct Leak {
 }
 
 /// Removes the remains of this store's dead supervisors, and writes the missing receipts. Without remains it costs one
-/// read of an empty directory. An object that cannot be removed stays for [`leaks`]: a broken record must not stop
-/// other tasks.
+/// read of a directory and four system calls for each live task. An object that cannot be removed stays for [`leaks`]:
+/// a broken record must not stop other tasks.
 pub fn reap(store: &Store) -> Result<Vec<String>> {
+    Ok(reap_among(store, live_names(store)))
+}
+
+/// Like [`reap`], but examines at most [`MOST_AT_START`] names, whatever the number of live tasks. A start adds one
+/// name, so repeated starts remove more than they can leave. Successive starts begin at different names: `start` is the
+/// process ID, which grows.
+pub(crate) fn reap_at_start(store: &Store, start: u32) -> Vec<String> {
+    let mut names = live_names(store);
+    if names.len() > MOST_AT_START {
+        let first = start as usize % names.len();
+        names.rotate_left(first);
+        names.truncate(MOST_AT_START);
+    }
+    reap_among(store, names)
+}
+
+/// The names below the directory of live tasks, with whether each is a directory.
+fn live_names(store: &Store) -> Vec<(String, bool)> {
+    let Ok(entries) = std::fs::read_dir(store.live()) else { return Vec::new() };
+    let named = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        Some((entry.file_name().into_string().ok()?, entry.file_type().is_ok_and(|kind| kind.is_dir())))
+    });
+    named.collect()
+}
+
+/// Reaps those of these names that no process holds. Returns the tasks among them.
+fn reap_among(store: &Store, names: Vec<(String, bool)>) -> Vec<String> {
     let mut reaped = Vec::new();
-    let Ok(entries) = std::fs::read_dir(store.live()) else { return Ok(reaped) };
-    for entry in entries.filter_map(|entry| entry.ok()) {
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            let _ = sandbox::remove_begun_disk(&entry.path());
+    for (name, is_directory) in names {
+        if is_directory {
+            let _ = sandbox::remove_begun_disk(&store.live().join(&name));
         } else if reap_one(store, &name).unwrap_or(false) && !name.starts_with('.') {
             reaped.push(name);
         }
     }
-    Ok(reaped)
+    reaped
 }
 
 impl Store {
@@ -313,6 +341,24 @@ mod tests {
             store.remove(id).unwrap();
         }
         assert_eq!(std::fs::read_dir(store.live()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_start_beside_many_tasks_examines_a_few_and_repeated_starts_all() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::at(place.path().to_path_buf());
+        let alive: Vec<_> = (0..2 * MOST_AT_START).map(|each| store.begin(&format!("alive{each}")).unwrap()).collect();
+        for each in 0..2 * MOST_AT_START {
+            dead(&store, &format!("dead{each}"), Some(FIRST));
+        }
+        let mut reaped = 0;
+        for start in 0..u32::try_from(4 * MOST_AT_START).unwrap() {
+            let now = reap_at_start(&store, start).len();
+            assert!(now <= MOST_AT_START, "{now}");
+            reaped += now;
+        }
+        assert_eq!(reaped, 2 * MOST_AT_START);
+        assert_eq!(live_names(&store).len(), alive.len());
     }
 
     #[test]

@@ -29,7 +29,7 @@ use super::watcher::Watcher;
 use crate::error::{Error, Kind, Result, Step};
 use crate::sandbox::{Control, Ledger, Outcome, Progress, Report, Workspace};
 use crate::task::definition::Definition;
-use crate::task::ended::reconcile::reap;
+use crate::task::ended::reconcile::reap_at_start;
 use crate::task::git::{Base, Budget};
 use crate::task::output::folder_snapshot::SnapshotInSteps;
 use crate::task::records::event::Writer;
@@ -197,7 +197,8 @@ impl<'run> Attempt<'run> {
         Writer::create(&directory, id)?.put("state", self.record.first_state())?;
         forward::start(store, id, &self.request.definition.events, &self.request.pinned)?;
         self.held.listen(&directory);
-        reap(store).map(|_| ())
+        reap_at_start(store, std::process::id());
+        Ok(())
     }
 
     fn run_phases(&mut self, watcher: &mut dyn Watcher) -> Report {

@@ -47,9 +47,11 @@ pub struct Store {
 }
 
 impl Store {
-    /// The store at `root`. Nothing is made before the first task.
+    /// The store at `root`, below the current directory if it is relative: a supervisor in the background has another
+    /// one. Nothing is made before the first task.
     pub fn at(root: PathBuf) -> Store {
-        Store { root }
+        // It fails for an empty path only, or without a current directory; then each use of the path fails.
+        Store { root: std::path::absolute(&root).unwrap_or(root) }
     }
 
     /// The default store: `/var/lib/brig` for the machine's root, else `$XDG_DATA_HOME/brig` or `~/.local/share/brig`.
