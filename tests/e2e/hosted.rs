@@ -223,6 +223,11 @@ fn folders() -> Option<(Lab, String)> {
     Some((lab, rules))
 }
 
+/// Begins a task of the weakened build under these rules, with this protection switched off.
+pub fn weakened<'lab>(lab: &'lab Lab, rules: &str, protection: &str) -> Task<'lab> {
+    task(lab, rules, false).weakened(protection)
+}
+
 /// `brig task run` under these rules; the weakened build opens paths by their names.
 fn task<'lab>(lab: &'lab Lab, rules: &str, is_weakened: bool) -> Task<'lab> {
     let etc = etc(lab, rules);
@@ -477,15 +482,11 @@ fn mounts_are_below_the_operators_folders_and_write_only_where_the_operator_allo
     mount(&writable, "allowed/shared", "/x:rw").ended_as("succeeded", 0);
     assert_eq!(std::fs::read_to_string(at("allowed/shared/new")).unwrap(), "agent\n");
     // The weakened build writes where the operator has not allowed it.
-    let weak = |protection| {
-        let etc = etc(&lab, &rules);
-        let words =
-            ["unshare", "-m", "--propagation", "private", "sh", "-c", "mount --bind \"$0\" /etc && exec \"$@\""];
-        let words = words.iter().map(|word| word.to_string()).chain([etc.display().to_string()]);
-        let mount = format!("{}:/x:rw", at("allowed/data"));
-        lab.task().weakened(protection).by(words).args(["--mount", &mount]).sh("echo agent > /x/new")
-    };
-    weak("writable-folders").ended_as("succeeded", 0);
+    let mount = format!("{}:/x:rw", at("allowed/data"));
+    weakened(&lab, &rules, "writable-folders")
+        .args(["--mount", &mount])
+        .sh("echo agent > /x/new")
+        .ended_as("succeeded", 0);
     assert!(lab.path().join("allowed/data/new").exists());
 }
 
