@@ -19,7 +19,8 @@ mod names;
 mod policy;
 mod rule;
 
-pub(crate) use broker::{Broker, Renewal, Trust, Value, check_credentials, fits_a_header, make_authority};
+pub(crate) use broker::trust;
+pub(crate) use broker::{Broker, PLACEHOLDER, Renewal, Trust, Value, check_credentials, fits_a_header, make_authority};
 pub use broker::{Credential, Wording};
 pub(crate) use gateway::{Service, Sources, serve};
 pub(crate) use guard::special;

@@ -1,5 +1,6 @@
 //! What a sandbox may reach: the rules, and the verdict on one host and port. Pure.
 
+use super::broker::Credential;
 use super::guard;
 use super::rule::{Host, LOOPBACK, Rule, ports};
 use crate::error::{Error, Kind, Result};
@@ -64,6 +65,15 @@ pub(crate) enum Verdict {
 }
 
 impl Policy {
+    /// Allows a host that gets a secret at its port, if no rule does.
+    pub(crate) fn admit(&mut self, credential: &Credential) -> Result<()> {
+        let rule = credential.rule()?;
+        if !self.allowed.iter().any(|each| each.covers(&credential.target(), credential.port())) {
+            self.allowed.push(rule);
+        }
+        Ok(())
+    }
+
     /// What to make in the network namespace for this policy, with `spares` sockets for later rules.
     pub(crate) fn served(&self, spares: usize) -> Served {
         let mut served = Served { names: true, ports: ports(&self.allowed), routes: Vec::new(), spares };

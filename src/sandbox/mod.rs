@@ -61,12 +61,13 @@ pub(crate) fn left_containers() -> Vec<(&'static str, std::path::PathBuf)> {
     crate::container::Containers::new(None).left()
 }
 
+pub use crate::container::SecretOpener;
 pub(crate) use crate::container::archive::{Bounds, pack, pack_kept, pack_volume, unpack_at, unpack_volume};
 pub(crate) use crate::container::{
     DiskFile, HostPaths, ImageAccess, NewVolumeImage, Opened as OpenedImage, VolumeImage, Workshop, backing_name,
     groups, is_begun_disk_abandoned, left_devices, remove_begun_disk, remove_devices, remove_groups, volume_files,
 };
-pub(crate) use crate::egress::{Broker, Renewal, Value, check_credentials, fits_a_header, make_authority};
+pub(crate) use crate::egress::{Broker, PLACEHOLDER, Renewal, Value, check_credentials, fits_a_header, make_authority};
 pub use crate::egress::{Credential, Ech, Ledger, Policy, Row, Rule, Wording};
 pub(crate) use crate::process::{Starter, in_background};
 pub(crate) use crate::spec::root::Hidden;

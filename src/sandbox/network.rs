@@ -218,10 +218,7 @@ impl Network {
                     .hint(format!("leave --network {word} out")));
             }
             self.mode = NetworkMode::Egress;
-            let rule = credential.rule()?;
-            if !self.policy.allowed.iter().any(|each| each.covers(&credential.target(), credential.port())) {
-                self.policy.allowed.push(rule);
-            }
+            self.policy.admit(credential)?;
         }
         Ok(())
     }

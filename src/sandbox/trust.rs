@@ -3,35 +3,20 @@
 
 use super::network::NetworkMode;
 use super::options::Options;
+pub(super) use crate::egress::trust::FOLDER;
+use crate::egress::trust::{BUNDLE, BUNDLES, OWN, VARIABLES};
 use crate::egress::{Broker, Trust};
 use crate::spec::hidden::HiddenFiles;
 use crate::spec::root::{Attributes, Change, Owner, Shown, Step};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// The folder of Debian, Alpine, Arch and derivatives.
-pub(super) const FOLDER: &str = "/etc/ssl/certs";
 /// The directory of the scratch file system for its changes.
 const CHANGES: &str = "certificates";
-const BUNDLE: &str = "ca-certificates.crt";
-const OWN: &str = "brig.pem";
 
-/// Files of other distributions; existing ones are changed.
-const BUNDLES: [&str; 3] = [
-    "/etc/pki/tls/certs/ca-bundle.crt",     // Fedora, RHEL, Amazon Linux
-    "/etc/ssl/ca-bundle.pem",               // openSUSE
-    "/usr/local/share/certs/ca-bundle.crt", // other builds of curl and git
-];
 /// Java's stores: of distributions, and below the folder of a bundled Java.
 const JAVA: [&str; 2] = ["/etc/ssl/certs/java/cacerts", "/etc/pki/java/cacerts"];
 const JAVA_BELOW: [&str; 2] = ["lib/security/cacerts", "jre/lib/security/cacerts"];
-
-/// Programs with built-in certificates, and the variable that replaces them: a file below the folder.
-const VARIABLES: [(&str, &str); 3] = [
-    ("SSL_CERT_FILE", BUNDLE),      // OpenSSL built elsewhere, Go, rustls, uv
-    ("REQUESTS_CA_BUNDLE", BUNDLE), // Python's requests and pip
-    ("NODE_EXTRA_CA_CERTS", OWN),   // Node adds it to its own
-];
 
 /// The steps that make the files in a copy-on-write view of the host's folder, and freeze it.
 ///

@@ -29,6 +29,8 @@ pub(crate) const EGRESS: &str = "dev.brig.egress.allow";
 pub(crate) const PEERS: &str = "dev.brig.egress.peers";
 /// The host directory for the receipt.
 pub(crate) const RECEIPT: &str = "dev.brig.receipt";
+/// With a name behind it: a secret that the gateway adds to requests, as the keys of a profile's `[secrets.NAME]`.
+pub(crate) const SECRET: &str = "dev.brig.secret.";
 
 /// Every key.
 const KEYS: [&str; 7] = [LANDLOCK, SECCOMP, DISK, DISK_INODES, EGRESS, PEERS, RECEIPT];
@@ -55,6 +57,8 @@ pub(crate) struct Protections {
     pub peers: bool,
     /// The directory for the receipt, `<directory>/<id>.json`.
     pub receipt: Option<PathBuf>,
+    /// Secrets of the broker: names, and the text that tells source and hosts.
+    pub secrets: Vec<(String, String)>,
 }
 
 /// The limit of a root file system.
@@ -69,8 +73,9 @@ pub(crate) struct DiskCap {
 impl Protections {
     /// Parses the annotations. Errors are of [`Kind::Spec`] and name the key.
     pub(crate) fn parse(annotations: &BTreeMap<String, String>) -> Result<Protections> {
-        if let Some(key) = annotations.keys().find(|key| key.starts_with(PREFIX) && !KEYS.contains(&key.as_str())) {
-            let words = format!("unknown annotation `{}`: the keys are {}", key.escape_debug(), KEYS.join(", "));
+        if let Some(key) = annotations.keys().find(|key| key.starts_with(PREFIX) && !is_known(key)) {
+            let known = KEYS.join(", ");
+            let words = format!("unknown annotation `{}`: the keys are {known}, {SECRET}NAME", key.escape_debug());
             return Err(Error::new(Kind::Spec, words));
         }
         let get = |key: &str| annotations.get(key).map(String::as_str);
@@ -97,7 +102,16 @@ impl Protections {
             }
             Some(other) => return Err(wrong(PEERS, other, "write true or false")),
         };
+        let secrets =
+            annotations.iter().filter_map(|(key, text)| Some((key.strip_prefix(SECRET)?.to_owned(), text.clone())));
+        let secrets: Vec<_> = secrets.collect();
+        if let Some((name, _)) = secrets.first().filter(|_| get(EGRESS).is_none()) {
+            let words =
+                format!("`{SECRET}{name}` is set without `{EGRESS}`: set that too; an empty value adds no other host");
+            return Err(Error::new(Kind::Spec, words));
+        }
         Ok(Protections {
+            secrets,
             landlock: get(LANDLOCK).map(Landlock::parse).transpose()?,
             agent_filter,
             disk,
@@ -166,6 +180,10 @@ impl Protections {
     }
 }
 
+fn is_known(key: &str) -> bool {
+    KEYS.contains(&key) || key.strip_prefix(SECRET).is_some_and(|name| !name.is_empty())
+}
+
 /// Whether a capability is in any set from which a process can have it.
 fn has_capability(process: &Process, wanted: &str) -> bool {
     process.capabilities.as_ref().is_some_and(|sets| {
@@ -218,6 +236,7 @@ mod tests {
             (DISK_INODES, "5000"),
             (EGRESS, "a.example:443, *.b.example"),
             (RECEIPT, "/var/lib/receipts"),
+            ("dev.brig.secret.KEY", "source = 'file:/k', host = 'a.example'"),
         ]);
         let expected = Protections {
             landlock: None,
@@ -226,6 +245,7 @@ mod tests {
             egress: Some(vec!["a.example:443".to_owned(), "*.b.example".to_owned()]),
             peers: false,
             receipt: Some("/var/lib/receipts".into()),
+            secrets: vec![("KEY".to_owned(), "source = 'file:/k', host = 'a.example'".to_owned())],
         };
         assert_eq!(all.unwrap(), expected);
         assert_eq!(parse(&[(EGRESS, "")]).unwrap().egress, Some(Vec::new()));
@@ -246,6 +266,8 @@ mod tests {
             (RECEIPT, "receipts"),
             (RECEIPT, "/a/../b"),
             (LANDLOCK, "{}"),
+            (SECRET, "source = 'file:/k'"),
+            ("dev.brig.secret.KEY", "source = 'file:/k', host = 'a.example'"),
         ] {
             let error = parse(&[(key, value)]).unwrap_err();
             assert!(error.kind() == Kind::Spec && error.to_string().contains(key), "{key}={value}: {error}");

@@ -68,7 +68,7 @@ pub use records::receipt::{Parent, Receipt, Versions};
 pub use records::record::Record;
 pub use redact::Redactor;
 pub use redact::display::{is_deceptive, reorders_text};
-pub use secrets::{Exposure, Secret, SecretUse, Source, revoke};
+pub use secrets::{Exposure, Secret, SecretUse, Source, revoke, secret_opener};
 pub(crate) use store::names::checked_name;
 pub(crate) use store::names_in;
 pub use store::{Status, Store};

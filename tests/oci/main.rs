@@ -42,6 +42,7 @@ mod rootless;
 mod rootless_docker;
 mod rootless_podman;
 mod runc_parity;
+mod secrets;
 mod sockets;
 mod support;
 mod systemd;

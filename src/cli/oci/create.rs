@@ -57,6 +57,7 @@ pub(super) fn creation(context: &Context, arguments: &Arguments) -> Result<Creat
         systemd_cgroup: context.systemd_cgroup,
         no_cgroup: context.no_cgroup,
         detached: true,
+        secrets: Some(brig::task::secret_opener()),
         annotations: context.annotations.clone(),
     })
 }

@@ -3,6 +3,8 @@
 use super::creation::Creation;
 use crate::error::{Error, Kind, Result};
 use crate::files;
+use crate::mounts::bundle::Mount;
+use crate::mounts::bundle::options;
 use crate::spec::config::{self, Config};
 use std::path::{Path, PathBuf};
 
@@ -27,6 +29,21 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
 /// Parses the bytes of a configuration.
 pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Config> {
     config::parse(bytes).map_err(|error| error.doing(format!("read `{}`", path.display())))
+}
+
+/// A file or directory of the host, shown at `at` of the container: read-only, and apart from the host's later mounts.
+pub(super) fn read_only(at: &str, source: PathBuf) -> Result<Mount> {
+    let words = ["bind", "ro", "nosuid", "nodev", "noexec", "private"].map(str::to_owned);
+    Ok(Mount {
+        at: at.into(),
+        kind: "bind".into(),
+        source,
+        options: options::parse(at, &words)?,
+        userns: None,
+        label: String::new(),
+        tree: None,
+        context: None,
+    })
 }
 
 /// Adds the annotations of the runtime's own flags, and returns the bytes that the container keeps. Another value in

@@ -6,7 +6,7 @@ use super::group::Wanted;
 use super::id::ContainerId;
 use super::protect::Guard;
 use super::record::{FIFO, Place, REPORT, Record};
-use super::{Containers, bundle, creation, group, notify, prepare, socket};
+use super::{Containers, broker, bundle, creation, group, notify, prepare, socket};
 use crate::cgroup::Cgroup;
 use crate::container::tree::Stat;
 use crate::error::{Context, Error, Kind, Result};
@@ -100,7 +100,10 @@ impl Containers {
         check::check(&config)?;
         let protections = Protections::parse(&config.annotations)?;
         protections.check(&config)?;
-        config.process.iter_mut().for_each(|process| protections.restrict(process));
+        if let Some(process) = &mut config.process {
+            protections.restrict(process);
+            broker::give_variables(&protections.secrets, process);
+        }
         let process = config.process.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`process` is missing"))?;
         creation::check_terminal(process.terminal, wish.detached, wish.console_socket.as_deref())?;
         creation::check_preserved(wish.preserve_fds)?;
@@ -125,7 +128,7 @@ impl Containers {
 
         let mut undo = Undo::new(Place::make(&self.root, id)?);
         undo.place.keep_config(&bytes)?;
-        let mut guard = Guard::prepare(&protections, &config, &undo.place)?;
+        let mut guard = Guard::prepare(&protections, &config, wish, &undo.place)?;
         let notify = notify::prepare(&undo.place, &mut environment)?.filter(|_| has_own_mounts(&config));
         let more = notify.into_iter().chain(std::mem::take(&mut guard.mounts)).collect();
         let vectors = Vectors::new(&arguments, &environment).map_err(|error| error.of_kind(Kind::Spec))?;

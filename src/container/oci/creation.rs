@@ -1,5 +1,6 @@
 //! The caller's options for `create`, and what it passes on: descriptors, and the receiver of the terminal.
 
+use super::broker::SecretOpener;
 use crate::error::{Context, Error, Kind, Result};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ pub struct Creation {
     pub no_cgroup: bool,
     /// Whether the caller ends while the container runs.
     pub detached: bool,
+    /// Opens the secrets of annotations; without it they are refused.
+    pub secrets: Option<SecretOpener>,
     /// Annotations beside those of the configuration: key and value.
     pub annotations: Vec<(String, String)>,
 }

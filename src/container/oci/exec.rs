@@ -5,7 +5,7 @@ use super::create::unable;
 use super::creation::{check_preserved, check_terminal};
 use super::id::ContainerId;
 use super::record::{self, FIFO, Record};
-use super::{Containers, prepare, signal, socket};
+use super::{Containers, broker, prepare, signal, socket};
 use crate::cgroup::{Cgroup, FullJoin};
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
@@ -100,6 +100,7 @@ impl Containers {
         let protections = Protections::parse(&config.annotations)?;
         protections.check_process(&process, &config)?;
         protections.restrict(&mut process);
+        broker::give_variables(&protections.secrets, &mut process);
         check_preserved(wish.preserve_fds)?;
         check_terminal(process.terminal, wish.detached, wish.console_socket.as_deref())?;
         let init = signal::hold(&record)?.ok_or_else(|| refuse("cannot exec in a stopped container"))?;

@@ -2,6 +2,7 @@
 //!
 //! In: a bundle and the caller's options. Out: a container that outlives its creator.
 
+mod broker;
 mod bundle;
 mod checkpoint;
 mod converse;
@@ -28,6 +29,7 @@ mod socket;
 mod start;
 mod template;
 
+pub use broker::SecretOpener;
 pub use checkpoint::{Cgroups, Checkpoint, CriuOptions, Restoration, Restored};
 pub use create::Created;
 pub use creation::Creation;

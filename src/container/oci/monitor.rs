@@ -60,7 +60,10 @@ impl Monitor {
     /// Starts the monitor and returns when the gateway serves. The caller has one thread.
     pub(super) fn start(&self) -> Result<Process> {
         let channel = self.gateway.iter().map(|(_, channel)| channel.as_fd());
-        let kept: Vec<_> = channel.chain([self.init.as_fd()]).chain(self.scratch.iter().map(AsFd::as_fd)).collect();
+        let broker = self.gateway.iter().filter_map(|(wish, _)| wish.broker.as_ref());
+        let secrets = broker.flat_map(|broker| [broker.key.as_fd(), broker.values.as_fd()]);
+        let kept: Vec<_> =
+            channel.chain(secrets).chain([self.init.as_fd()]).chain(self.scratch.iter().map(AsFd::as_fd)).collect();
         let word = in_background(&kept, |starter| self.run(starter))?;
         let lost = || Error::new(Kind::Lost, "the container's monitor ended at once");
         let pid = word.parse().map_err(|_| lost())?;

@@ -2,10 +2,9 @@
 //! private socket instead of the host's. Only `READY=1` is passed on.
 
 use super::record::Place;
-use super::socket;
+use super::{bundle, socket};
 use crate::error::{Context, Error, Kind, Result};
 use crate::mounts::bundle::Mount;
-use crate::mounts::bundle::options;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg_addr};
@@ -34,19 +33,9 @@ pub(super) fn prepare(place: &Place, environment: &mut Vec<(OsString, OsString)>
     let source = place.path.join(DIRECTORY);
     let failed = || format!("make the directory `{}`", source.display());
     rustix::fs::mkdir(&source, Mode::from_raw_mode(0o755)).failing(Kind::Store, failed)?;
-    let words = ["bind", "ro", "nosuid", "nodev", "noexec", "private"].map(str::to_owned);
     environment.retain(|(name, _)| name != VARIABLE);
     environment.push((VARIABLE.into(), format!("{INSIDE}/{SOCKET}").into()));
-    Ok(Some(Mount {
-        at: INSIDE.into(),
-        kind: "bind".into(),
-        source,
-        options: options::parse(INSIDE, &words)?,
-        userns: None,
-        label: String::new(),
-        tree: None,
-        context: None,
-    }))
+    bundle::read_only(INSIDE, source).map(Some)
 }
 
 /// The container's socket, at which we listen.

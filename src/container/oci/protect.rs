@@ -1,15 +1,16 @@
 //! Enforces the protections of a container's annotations: `create` prepares them before the container and completes
 //! them when init is ready.
 
+use super::creation::Creation;
 use super::monitor::{self, Monitor};
 use super::receipt;
 use super::record::Place;
+use super::{broker, bundle};
 use crate::container::check::privileged;
 use crate::container::gateway::Wish;
-use crate::egress::{Policy, Rule, check_rules};
+use crate::egress::{Broker, Policy, Rule, check_rules};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{self, Channel};
-use crate::mounts::bundle::options;
 use crate::mounts::bundle::{Backing, Cap, Mount};
 use crate::mounts::disk::maker::Maker;
 use crate::mounts::disk::{self, Size, Workshop};
@@ -47,13 +48,18 @@ pub(super) struct Guard {
 
 impl Guard {
     /// Makes the parts that can fail, before the container.
-    pub(super) fn prepare(protections: &Protections, config: &Config, place: &Place) -> Result<Guard> {
+    pub(super) fn prepare(protections: &Protections, config: &Config, wish: &Creation, place: &Place) -> Result<Guard> {
         let mut guard = Guard::default();
         if let Some(directory) = &protections.receipt {
             receipt::check(directory)?;
         }
         if let Some(rules) = &protections.egress {
-            guard.serve(rules, place)?;
+            let broker = broker::open(&protections.secrets, wish.secrets)?;
+            if let Some(broker) = &broker {
+                let root = config.root.as_ref().map(|root| wish.bundle.join(&root.path)).unwrap_or_default();
+                guard.mounts.extend(broker::certificates(broker, &root, &place.path)?);
+            }
+            guard.serve(rules, broker, place)?;
         }
         if let Some(cap) = protections.disk.filter(|_| !weaken::is_off("disk-annotation")) {
             // A loop device needs the machine's root, and its disk belongs to the machine's ids.
@@ -73,32 +79,22 @@ impl Guard {
         Ok(guard)
     }
 
-    /// Prepares the gateway for these rules.
-    fn serve(&mut self, rules: &[String], place: &Place) -> Result<()> {
+    /// Prepares the gateway for these rules. The broker's hosts are allowed, too.
+    fn serve(&mut self, rules: &[String], broker: Option<Broker>, place: &Place) -> Result<()> {
         let step = || format!("read the annotation `{EGRESS}`");
         let allowed =
             rules.iter().map(|rule| Rule::parse_all(rule)).collect::<Result<Vec<_>>>().map(|all| all.concat());
         let allowed = allowed.and_then(|rules| check_rules(&rules).map(|()| rules));
         let allowed = allowed.map_err(|error| error.of_kind(Kind::Spec).doing(step()))?;
-        let policy = Policy { allowed, ..Policy::default() };
+        let mut policy = Policy { allowed, ..Policy::default() };
+        broker.iter().flat_map(|broker| &broker.credentials).try_for_each(|credential| policy.admit(credential))?;
         let (init, inside) = Channel::pair().failing(Kind::Egress, || "make a channel to the gateway")?;
         self.inside = Some(Inside { wish: policy.served(0), gateway: inside });
-        self.gateway = Some((Wish { policy, ..Wish::default() }, init));
+        self.gateway = Some((Wish { policy, broker, ..Wish::default() }, init));
         let source = place.path.join(RESOLVER);
         let text = format!("# The gateway of `{EGRESS}`.\nnameserver {GATEWAY}\n");
         std::fs::write(&source, text).map_err(|cause| files::failed(cause, format!("write `{}`", source.display())))?;
-        let at = "/etc/resolv.conf";
-        let words = ["bind", "ro", "nosuid", "nodev", "noexec", "private"].map(str::to_owned);
-        self.mounts.push(Mount {
-            at: at.into(),
-            kind: "bind".into(),
-            source,
-            options: options::parse(at, &words)?,
-            userns: None,
-            label: String::new(),
-            tree: None,
-            context: None,
-        });
+        self.mounts.push(bundle::read_only("/etc/resolv.conf", source)?);
         Ok(())
     }
 

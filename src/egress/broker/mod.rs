@@ -13,7 +13,7 @@ mod der;
 mod mask;
 mod request;
 mod target;
-mod trust;
+pub(crate) mod trust;
 #[cfg(feature = "weakened")]
 mod weakened;
 
@@ -45,6 +45,8 @@ use std::sync::Arc;
 
 /// The only protocol that the broker offers to the client and to the server (ALPN, RFC 7301).
 const HTTP_1: &[u8] = b"http/1.1";
+/// The default value of the variable of a secret.
+pub(crate) const PLACEHOLDER: &str = "held-by-the-broker";
 /// TLS sessions with one host that can be resumed.
 const SESSIONS: usize = 8;
 

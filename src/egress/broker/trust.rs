@@ -7,6 +7,27 @@ use base64::engine::general_purpose::STANDARD;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+/// The folder of certificates of Debian, Alpine, Arch and derivatives.
+pub(crate) const FOLDER: &str = "/etc/ssl/certs";
+/// The file below it with all certificates.
+pub(crate) const BUNDLE: &str = "ca-certificates.crt";
+/// The file below it with the broker's authority alone.
+pub(crate) const OWN: &str = "brig.pem";
+
+/// The same file in other distributions.
+pub(crate) const BUNDLES: [&str; 3] = [
+    "/etc/pki/tls/certs/ca-bundle.crt",     // Fedora, RHEL, Amazon Linux
+    "/etc/ssl/ca-bundle.pem",               // openSUSE
+    "/usr/local/share/certs/ca-bundle.crt", // other builds of curl and git
+];
+
+/// Programs with built-in certificates, and the variable that replaces them: a file below the folder.
+pub(crate) const VARIABLES: [(&str, &str); 3] = [
+    ("SSL_CERT_FILE", BUNDLE),      // OpenSSL built elsewhere, Go, rustls, uv
+    ("REQUESTS_CA_BUNDLE", BUNDLE), // Python's requests and pip
+    ("NODE_EXTRA_CA_CERTS", OWN),   // Node adds it to its own
+];
+
 /// Certificates for the sandbox, in the forms that programs read.
 pub(crate) struct Trust {
     /// The machine's certificates (PEM), without the rest of their file: it may contain a private key.

@@ -4,18 +4,20 @@
 //! command, and the redactor's values. A value is read once, before anything is made, and is in memory only. Never: a
 //! value in an argument, a record, an event, a receipt, a log or a file of the host.
 
+mod engine;
 mod held;
 mod oauth;
 mod source;
 mod vault;
 
+pub use engine::secret_opener;
 pub(super) use held::TaskSecrets;
 pub use held::{SecretUse, revoke};
 pub use source::Source;
 
 use crate::error::{Error, Kind, Result};
 use crate::files::Pinned;
-use crate::sandbox::{Credential, Wording};
+use crate::sandbox::{Credential, PLACEHOLDER, Wording};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -57,8 +59,6 @@ pub(super) struct Brokered {
     placeholder: Option<String>,
 }
 
-/// The default value of the variable of a secret at the broker.
-const PLACEHOLDER: &str = "held-by-the-broker";
 /// The longest name of a file and a variable.
 const LONGEST_NAME: usize = 64;
 

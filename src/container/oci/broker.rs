@@ -1,0 +1,94 @@
+//! The broker of a container's annotations `dev.brig.secret.NAME`: who opens the secrets, and what makes the container's
+//! programs trust the broker.
+
+use super::bundle;
+use crate::egress::trust::{BUNDLE, BUNDLES, FOLDER, VARIABLES};
+use crate::egress::{Broker, PLACEHOLDER, Trust};
+use crate::error::{Context, Error, Kind, Result};
+use crate::files;
+use crate::mounts::bundle::Mount;
+use crate::mounts::resolve;
+use crate::spec::config::process::Process;
+use crate::spec::protections::SECRET;
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// The most bytes of a root's own certificates.
+const MOST_CERTIFICATES: u64 = 8 << 20;
+
+/// Opens the secrets of annotations: names and texts in, the broker out. The caller of `create` gives it: sources of
+/// secrets are above this module.
+#[derive(Clone, Copy, Debug)]
+pub struct SecretOpener(pub(crate) fn(&[(String, String)]) -> Result<Broker>);
+
+/// The broker of these annotations; `None` without any.
+pub(super) fn open(secrets: &[(String, String)], opener: Option<SecretOpener>) -> Result<Option<Broker>> {
+    let Some((first, _)) = secrets.first() else { return Ok(None) };
+    let SecretOpener(open) = opener.ok_or_else(|| {
+        let words = format!("`{SECRET}{first}` is set, and this caller opens no secrets");
+        Error::new(Kind::Secret, words).hint("set `secrets` of the creation")
+    })?;
+    open(secrets).map(Some)
+}
+
+/// Makes the container's certificates in `directory`, and the mounts that show them: its root's own ones with the
+/// broker's authority, or the machine's in a root without any.
+pub(super) fn certificates(broker: &Broker, root: &Path, directory: &Path) -> Result<Vec<Mount>> {
+    let trust = Trust::new(&broker.certificate, broker.roots.as_deref().map(Vec::as_slice));
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let inside =
+        openat(CWD, root, flags, Mode::empty()).failing(Kind::Spec, || format!("open `{}`", root.display()))?;
+    let usual = Path::new(FOLDER).join(BUNDLE);
+    let mut mounts = Vec::new();
+    for (number, at) in [usual].into_iter().chain(BUNDLES.map(PathBuf::from)).enumerate() {
+        let content = match own(&inside, &at)? {
+            Some(own) => [own.as_slice(), b"\n", &trust.authority].concat(),
+            None if number == 0 => trust.bundle(),
+            None => continue,
+        };
+        let source = directory.join(format!("certificates-{number}"));
+        std::fs::write(&source, content)
+            .map_err(|cause| files::failed(cause, format!("write `{}`", source.display())))?;
+        mounts.push(bundle::read_only(&at.to_string_lossy(), source)?);
+    }
+    Ok(mounts)
+}
+
+/// A regular file of the root, which may be hostile; `None` if it has none there.
+fn own(root: &OwnedFd, at: &Path) -> Result<Option<Vec<u8>>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let Ok(file) = resolve::open_as(root.as_fd(), at, flags) else { return Ok(None) };
+    let step = || format!("read `{}` of the root", at.display());
+    if FileType::from_raw_mode(fstat(&file).failing(Kind::Spec, step)?.st_mode) != FileType::RegularFile {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    File::from(file)
+        .take(MOST_CERTIFICATES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|cause| files::failed(cause, step()))?;
+    if bytes.len() as u64 > MOST_CERTIFICATES {
+        return Err(Error::new(Kind::Spec, "it has more than 8M").doing(step()));
+    }
+    Ok(Some(bytes))
+}
+
+/// Gives a process the variables of programs with built-in certificates. A variable with a secret's name gets a
+/// placeholder, unless the process has one: some clients check its form.
+pub(super) fn give_variables(secrets: &[(String, String)], process: &mut Process) {
+    if secrets.is_empty() {
+        return;
+    }
+    for (name, _) in VARIABLES {
+        process.env.retain(|each| each.split_once('=').is_none_or(|(known, _)| known != name));
+        process.env.push(format!("{name}={FOLDER}/{BUNDLE}"));
+    }
+    for (name, _) in secrets {
+        if !process.env.iter().any(|each| each.split_once('=').is_some_and(|(known, _)| known == name)) {
+            process.env.push(format!("{name}={PLACEHOLDER}"));
+        }
+    }
+}
