@@ -129,9 +129,9 @@ pub fn annotations(profile: Option<&Definition>, receipts: Option<&Path>) -> Res
         if !definition.secrets.is_empty() {
             return Err(Error::new(
                 Kind::Profile,
-                "the profile has secrets, and an engine's container gets none of brig",
+                "the profile has secrets, and a default for all containers of an engine would give each of them",
             )
-            .hint("give the engine a profile without [secrets]"));
+            .hint("leave them out; give the containers that need one the annotation `dev.brig.secret.NAME`"));
         }
     }
     if let Some(folder) = receipts {

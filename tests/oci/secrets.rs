@@ -46,10 +46,14 @@ impl Drop for Brokered {
 impl Brokered {
     fn new() -> Option<Brokered> {
         let mut lab = Lab::new()?;
-        let made = Command::new("sh").current_dir(lab.path()).stderr(Stdio::null()).args([
+        let mut made = Command::new("sh");
+        made.current_dir(lab.path()).stderr(Stdio::null()).args([
             "-euc",
-            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=a.test \
-             -addext subjectAltName=DNS:a.test -keyout key.pem -out cert.pem; echo '127.0.0.1 a.test' > hosts",
+            "key='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'; echo '127.0.0.1 a.test' > hosts
+             openssl req -x509 $key -days 2 -subj /CN=authority.test -keyout ca.key -out ca.pem
+             openssl req $key -subj /CN=a.test -keyout key.pem -out request.pem
+             printf 'subjectAltName=DNS:a.test\\nbasicConstraints=CA:FALSE\\n' > names
+             openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -set_serial 2 -days 2 -extfile names -out cert.pem",
         ]);
         assert!(made.status().unwrap().success(), "openssl made no certificate");
         std::fs::write(lab.path().join("token"), format!("{VALUE}\n")).unwrap();
@@ -65,7 +69,7 @@ impl Brokered {
         lab.config["annotations"] = json!({
             "dev.brig.egress.allow": format!("127.0.0.1:{port}"),
             "dev.brig.secret.API_KEY": format!(
-                "source = 'file:{0}/token', host = 'a.test:{port}', ca = '{0}/cert.pem'",
+                "source = 'file:{0}/token', host = 'a.test:{port}', ca = '{0}/ca.pem'",
                 lab.path().display()
             ),
         });
@@ -73,13 +77,17 @@ impl Brokered {
     }
 
     /// The words of brig in a mount namespace where `a.test` is this machine.
-    fn on(&self, arguments: &[&str]) -> Done {
+    fn command(&self, arguments: &[&str]) -> Command {
         let brig = self.lab.command(arguments);
         let mut command = Command::new("unshare");
         command.args(["-m", "--propagation", "private", "sh", "-c", "mount --bind \"$0\" /etc/hosts && exec \"$@\""]);
         command.arg(self.lab.path().join("hosts")).arg(brig.get_program()).args(brig.get_args());
         command.current_dir(self.lab.path()).stdin(Stdio::null());
-        finish(&mut command)
+        command
+    }
+
+    fn on(&self, arguments: &[&str]) -> Done {
+        finish(&mut self.command(arguments))
     }
 
     fn heard(&self) -> String {
@@ -93,11 +101,13 @@ fn broker_adds_a_secret_that_the_container_never_has() {
     // The root's own certificates stay trusted beside the broker's authority.
     let own: PathBuf = it.lab.root("/etc/ssl/certs/ca-certificates.crt");
     std::fs::create_dir_all(own.parent().unwrap()).unwrap();
-    std::fs::copy(it.lab.path().join("cert.pem"), &own).unwrap();
+    std::fs::copy(it.lab.path().join("ca.pem"), &own).unwrap();
     let ask = format!("/usr/bin/curl -sS https://a.test:{}/", it.port);
     it.lab.sh(&format!(
         "{ask}run; echo; echo $API_KEY $SSL_CERT_FILE; grep -c BEGIN /etc/ssl/certs/ca-certificates.crt; \
-         cat /proc/*/environ /proc/*/cmdline | grep -ac {VALUE}"
+         cat /proc/*/environ /proc/*/cmdline | grep -ac {0}[{1}]",
+        &VALUE[..VALUE.len() - 1],
+        &VALUE[VALUE.len() - 1..]
     ));
     let done = it.on(&["run", &it.lab.id.clone()]);
     assert_eq!(
@@ -112,7 +122,9 @@ fn broker_adds_a_secret_that_the_container_never_has() {
     it.lab.config["process"]["env"].as_array_mut().unwrap().push(json!("API_KEY=sk-own"));
     it.lab.id.push('b');
     let id = it.lab.id.clone();
-    assert_eq!(it.on(&["run", "--detach", &id]).status, 0);
+    // Without our streams, which the container keeps open.
+    let mut started = it.command(&["run", "--detach", &id]);
+    assert!(started.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
     let entered =
         it.on(&["exec", "--env", "API_KEY=sk-own", &id, "sh", "-c", &format!("{ask}exec; echo; echo $API_KEY")]);
     assert_eq!(entered.out, "served\nsk-own\n", "{entered:?}");

@@ -18,6 +18,7 @@ pub struct Lab {
 }
 
 /// The result of our command.
+#[derive(Debug)]
 pub struct Done {
     /// Its exit status; 128 and more for a signal.
     pub status: i32,
