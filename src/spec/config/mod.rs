@@ -17,8 +17,16 @@ use std::collections::BTreeMap;
 
 /// Parses a config.json.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Config> {
-    serde_json::from_slice(bytes)
-        .map_err(|cause| Error::new(Kind::Spec, cause.to_string()).hint("correct the file at that place"))
+    let mut config: Config = serde_json::from_slice(bytes)
+        .map_err(|cause| Error::new(Kind::Spec, cause.to_string()).hint("correct the file at that place"))?;
+    // Until version 1.2 of the specification, a `pids.limit` of 0 meant unlimited. Podman before 5.5 writes it for
+    // `--pids-limit -1`, and for each container that the docker command makes by its socket.
+    let minor = config.oci_version.split('.').nth(1).and_then(|text| text.parse::<u32>().ok());
+    let pids = config.linux.resources.as_mut().map(|resources| &mut resources.pids);
+    if let Some(pids) = pids.filter(|pids| pids.limit == Some(0) && minor.is_some_and(|minor| minor < 3)) {
+        pids.limit = Some(-1);
+    }
+    Ok(config)
 }
 
 /// The whole file.
