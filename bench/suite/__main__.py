@@ -20,6 +20,7 @@ CASES = {
     "egress": ("what the gateway costs", ["nginx", "pasta", "slirp4netns"]),
     "redact": ("how fast output passes, by the number of secrets", []),
     "docker": ("`docker run --rm`, by runtime", ["docker", "crun", "runc"]),
+    "doors": ("start and exec by Podman, Docker, Python and MCP", ["podman", "docker", "crun", "runc"]),
 }
 
 

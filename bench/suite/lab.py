@@ -19,6 +19,7 @@ PEERS = {
     "runsc": ["runsc", "--version"],
     "bwrap": ["bwrap", "--version"],
     "docker": ["dockerd", "--version"],
+    "podman": ["podman", "--version"],
     "umoci": ["umoci", "--version"],
     "skopeo": ["skopeo", "--version"],
     "mkfs.erofs": ["dpkg-query", "-W", "-f", "${Version}", "erofs-utils"],  # it tells none without making one

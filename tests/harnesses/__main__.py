@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ import images
 from programs import PROGRAMS, install
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-ENGINES = ["docker", "podman"]
+ENGINES = ["docker", "docker-remapped", "podman"]
 ATTACKS = ["host", "neighbour", "disk"]
 
 
@@ -20,6 +21,11 @@ def compose(jobs):
     """The program of Compose that a chosen program has in its environment, or ""."""
     found = [path for _, words in jobs if os.path.exists(path := os.path.join(words[2], "bin", "docker-compose"))]
     return found[0] if found else ""
+
+
+def podman_groups():
+    """The groups of Podman's containers, and their parents."""
+    return glob.glob("/sys/fs/cgroup/*/libpod_parent/*") + glob.glob("/sys/fs/cgroup/*/libpod_parent")
 
 
 def case(scratch, engine, runtime, jobs, brig, image):
@@ -35,10 +41,13 @@ def case(scratch, engine, runtime, jobs, brig, image):
     results = os.path.join(work, "results.json")
     if os.path.exists(results):
         os.unlink(results)
+    before = podman_groups()
     # SIGKILL of the first process ends all others: engine, monitors, containers.
     done = subprocess.run(["unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child", "--mount-proc",
                            sys.executable, "-B", inside, description], check=False)
-    for top in glob.glob(f"/sys/fs/cgroup/**/{group}", recursive=True):
+    # Podman's parent of groups is one for the machine, and its monitors leave theirs.
+    made = [top for top in podman_groups() if top not in before]
+    for top in [*glob.glob(f"/sys/fs/cgroup/**/{group}", recursive=True), *made]:
         subprocess.run(["find", top, "-depth", "-type", "d", "-exec", "rmdir", "{}", ";"], capture_output=True, check=False)
     logs = os.path.join(REPOSITORY, "target", "harnesses", "logs", f"{engine}-{runtime}")
     os.makedirs(logs, exist_ok=True)
@@ -84,13 +93,14 @@ def main():
     if unknown := [name for name in options.programs if name not in names]:
         parser.error(f"no program `{unknown[0]}`: there are {', '.join(names)}")
     os.chdir(REPOSITORY)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     cache = os.path.join(REPOSITORY, "target", "harnesses")
     os.makedirs(cache, exist_ok=True)
     chosen = []
     for program in PROGRAMS:
         if options.programs and program.name not in options.programs:
             continue
-        words, missing = install(program, cache)
+        words, missing = (None, program.missing) if program.missing else install(program, cache)
         if missing:
             print(f"SKIP {program.name}: {missing}", flush=True)
         else:
@@ -98,10 +108,13 @@ def main():
     brig = os.path.abspath(os.environ["BRIG_BIN"])
     image = images.archive(cache)
     scratch = tempfile.mkdtemp(prefix="brig-harnesses-", dir="/var/tmp")
+    os.chmod(scratch, 0o711)  # remapped users enter it
     passed = failed = 0
     try:
         for engine in [options.engine] if options.engine else ENGINES:
             jobs = [(program, words) for program, words in chosen if engine in program.engines]
+            if not jobs:
+                continue
             plain, guarded = (case(scratch, engine, runtime, jobs, brig, image) for runtime in ("runc", "brig"))
             if plain is None or guarded is None:
                 print(f"test {engine} ... FAILED\n    the engine did not start: target/harnesses/logs", flush=True)

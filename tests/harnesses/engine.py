@@ -2,7 +2,7 @@
 
     python3 engine.py CASE
 
-CASE is a JSON file: `work` (a folder), `engine` (docker or podman), `runtime` (runc or brig), `brig`, `image` (a tar
+CASE is a JSON file: `work` (a folder), `engine` (docker, docker-remapped with `userns-remap`, or podman), `runtime` (runc or brig), `brig`, `image` (a tar
 archive) and `jobs` (name, words and variables of each). The results go to `results.json` below `work`.
 
 The engine's configuration, /var/lib and /run are copies that belong to the run. The machine's have no change.
@@ -28,6 +28,7 @@ class Engine:
 
     def __init__(self, case):
         self.case, self.work = case, case["work"]
+        self.kind = case["engine"].split("-")[0]
         self.children = []
         self.environment = {
             **os.environ, "HOME": self.path("home"), "DOCKER_HOST": f"unix://{self.path('sock')}", "BRIG_STORE": self.path("brig-store"),
@@ -79,21 +80,18 @@ class Engine:
         os.makedirs("/etc/containers/containers.conf.d", exist_ok=True)
         with open(self.path("agent.toml"), "w") as out:
             out.write(PROFILE)
-        if self.case["engine"] == "podman":
+        if self.kind == "podman":
             self.write_podman()
         if self.case["runtime"] == "brig":
-            self.run(self.case["brig"], "engine", "setup", self.case["engine"], "--default", "--profile", self.path("agent.toml"),
+            self.run(self.case["brig"], "engine", "setup", self.kind, "--default", "--profile", self.path("agent.toml"),
                      "--receipts", self.path("receipts"))
-        elif self.case["engine"] == "docker":
-            with open("/etc/docker/daemon.json", "w") as out:
-                out.write("{}")
-        getattr(self, f"start_{self.case['engine']}")()
+        getattr(self, f"start_{self.kind}")()
         for _ in range(300):
             if subprocess.run(["docker", "version"], env=self.environment, capture_output=True, check=False).returncode == 0:
                 break
             time.sleep(0.1)
         else:
-            sys.exit(f"engine: it does not answer: {open(self.path(self.case['engine'] + '.log')).read()[-1500:]}")
+            sys.exit(f"engine: it does not answer: {open(self.path(self.kind + '.log')).read()[-1500:]}")
         if "bb" not in self.run("docker", "images", "--format", "{{.Repository}}"):
             self.run("sh", "-c", f"docker import --change 'CMD [\"sleep\", \"600\"]' - bb < {self.case['image']}")
         serve = "mkdir /www; echo of-the-neighbour > /www/secret; exec busybox httpd -f -p 80 -h /www"
@@ -101,8 +99,15 @@ class Engine:
         return self.run("docker", "inspect", "-f", "{{.NetworkSettings.IPAddress}}", "neighbour")
 
     def start_docker(self):
+        remap = []
+        if self.case["engine"] == "docker-remapped":
+            for name, line in ("subuid", "remapped:700000:65536"), ("subgid", "remapped:700000:65536"), \
+                    ("passwd", "remapped:x:61238:61238::/:/bin/sh"), ("group", "remapped:x:61238:"):
+                with open(f"/etc/{name}", "a") as out:
+                    out.write(f"{line}\n")
+            remap = ["--userns-remap=remapped"]
         self.begin("docker", "dockerd", "-H", f"unix://{self.path('sock')}", "--data-root", self.path("docker"), "--exec-root", self.path("exec"),
-                   "--pidfile", self.path("dockerd.pid"), "--ip6tables=false", "--bip=172.28.0.1/24", f"--cgroup-parent=/{self.case['group']}")
+                   "--pidfile", self.path("dockerd.pid"), "--ip6tables=false", "--bip=172.28.0.1/24", f"--cgroup-parent=/{self.case['group']}", *remap)
 
     def write_podman(self):
         """Storage below the folder; cgroups without systemd; no limit that an ordinary machine refuses."""
@@ -119,7 +124,7 @@ class Engine:
         """Runs one job, and ends what it left. Its lines `work …` and `attack …` are the result."""
         before = set(self.run("docker", "ps", "-aq").split())
         environment = {**self.environment, **job["variables"], "IMAGE": "bb", "HOST": HOST, "ALLOWED": str(ALLOWED), "CLOSED": str(CLOSED),
-                       "NEIGHBOUR": neighbour, "ENGINE": self.case["engine"], "PYTHONDONTWRITEBYTECODE": "1"}
+                       "NEIGHBOUR": neighbour, "ENGINE": self.kind, "PYTHONDONTWRITEBYTECODE": "1"}
         folder = self.path(f"job-{job['name']}")
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)

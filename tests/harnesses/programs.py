@@ -15,6 +15,7 @@ class Program:
     debian: str = ""
     newer: bool = False  # needs Python 3.12
     engines: tuple = ("docker", "podman")
+    missing: str = ""  # why it cannot run here
     variables: dict = field(default_factory=dict)
     differs: dict = field(default_factory=dict)  # by result: the engine, or "" for each, on which it is not as with runc
 
@@ -40,8 +41,11 @@ PROGRAMS = [
     Program("autogen", ("autogen-ext[docker]==0.7.5",)),
     Program("smolagents", ("smolagents[docker]==1.26.0",)),
     Program("devcontainers", modules=("@devcontainers/cli@0.89.0",)),
-    Program("harbor", ("harbor==0.26.0", COMPOSE), newer=True),
-    Program("swebench", ("swebench==5.0.2",)),
+    Program("harbor", ("harbor==0.26.0", COMPOSE), newer=True, engines=("podman",)),  # reads by `docker cp`
+    Program("swebench", ("swebench==5.0.2",), engines=("docker-remapped",)),  # adds CAP_SYS_ADMIN
+    Program("inspect-ai", missing="needs Docker 24.0.6: Debian 12 has 20.10, and its Podman reports 4.3.1"),
+    Program("terminal-bench", missing="is not tried: harbor, its successor, is"),
+    Program("rootless-podman", missing="this step runs Podman as root: tests/oci/rootless_podman.rs runs it as a user"),
 ]
 
 
