@@ -10,7 +10,9 @@ text { font: 12px system-ui, sans-serif; fill: #768390 } .title { font-weight: 6
 .line { fill: none; stroke-width: 2 } .task { stroke-dasharray: 5 3 }
 .p1 { stroke: #db6d28; fill: #db6d28 } .p2 { stroke: #2da44e; fill: #2da44e } .p3 { stroke: #8957e5; fill: #8957e5 } .p4 { stroke: #db61a2; fill: #db61a2 }
 </style>"""
-WIDTH, LABELS, ROW, NUMBERS = 760, 230, 20, 90
+WIDTH, ROW, NUMBERS = 760, 20, 100
+# A page has its own fonts: the width of a wide one, for each character of 12 px and of 11 px.
+LETTER, SMALL = 7.0, 6.5
 
 
 def number(value):
@@ -28,16 +30,21 @@ def kind(table, name):
     return "brig" if name.startswith("brig") else "floor" if name.startswith(("floor", "outside")) or name == table["floor"] else "peer"
 
 
+def label(row):
+    return row["name"].replace("`", "")
+
+
 def bars(table, top):
-    """One table: a bar a row, from zero, the longest over the whole width."""
+    """One table: a bar a row, from zero, the longest over the whole width. The names take what the longest one needs."""
     out = [f'<text class="title" x="8" y="{top + 14}">{title(table)}</text>']
     rows, top = table["rows"], top + 24
     longest = max(row["median"] for row in rows) or 1
+    labels = max(130, 16 + LETTER * max(len(label(row)) for row in rows))
     for row in rows:
-        length = max(1, (WIDTH - LABELS - NUMBERS) * row["median"] / longest)
-        out.append(f'<text x="{LABELS - 8}" y="{top + 13}" text-anchor="end">{escape(row["name"].replace("`", "")[:36])}</text>')
-        out.append(f'<rect class="{kind(table, row["name"])}" stroke="none" x="{LABELS}" y="{top + 3}" width="{length:.1f}" height="{ROW - 6}" rx="2"/>')
-        out.append(f'<text class="small" x="{LABELS + length + 6:.1f}" y="{top + 13}">{number(row["median"])} {escape(table["unit"])}</text>')
+        length = max(1, (WIDTH - labels - NUMBERS) * row["median"] / longest)
+        out.append(f'<text x="{labels - 8:.0f}" y="{top + 13}" text-anchor="end">{escape(label(row))}</text>')
+        out.append(f'<rect class="{kind(table, row["name"])}" stroke="none" x="{labels:.0f}" y="{top + 3}" width="{length:.1f}" height="{ROW - 6}" rx="2"/>')
+        out.append(f'<text class="small" x="{labels + length + 6:.1f}" y="{top + 13}">{number(row["median"])} {escape(table["unit"])}</text>')
         top += ROW
     return out, top + 16
 
@@ -46,7 +53,9 @@ def lines(table, top):
     """One table with a number in each row's `at`: a line for each `line`, both axes logarithmic."""
     out = [f'<text class="title" x="8" y="{top + 14}">{title(table)} ({escape(table["unit"])})</text>']
     rows = [row for row in table["rows"] if row["median"] > 0]
-    height, left, right = 200, 70, WIDTH - 150
+    names = list(dict.fromkeys(row["line"] for row in rows))
+    # At the end of a line: its name and its last number.
+    height, left, right = 200, 70, WIDTH - 16 - SMALL * (max(map(len, names)) + 7)
     low, high = min(row["median"] for row in rows) / 1.3, max(row["median"] for row in rows) * 1.3
     first, last = min(row["at"] for row in rows), max(row["at"] for row in rows)
     bottom = top + 30 + height
@@ -65,7 +74,7 @@ def lines(table, top):
             y = up(tick)
             out.append(f'<line class="axis" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
             out.append(f'<text class="small" x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
-    names, colours, taken = list(dict.fromkeys(row["line"] for row in rows)), iter(["p1", "p2", "p3", "p4"] * 3), []
+    colours, ends = iter(["p1", "p2", "p3", "p4"] * 3), []
     for name in names:
         css = kind(table, name)
         css = next(colours) if css == "peer" else css
@@ -74,11 +83,11 @@ def lines(table, top):
         path = " ".join(f"{across(at):.1f},{up(value):.1f}" for at, value in points)
         out.append(f'<polyline class="{css} line{dashed}" style="fill:none" points="{path}"/>')
         out += [f'<circle class="{css}" cx="{across(at):.1f}" cy="{up(value):.1f}" r="3"/>' for at, value in points]
-        y = up(points[-1][1])
-        while any(abs(y - other) < 14 for other in taken):  # names do not cover each other
-            y += 14
-        taken.append(y)
-        out.append(f'<text class="small" x="{across(points[-1][0]) + 8:.1f}" y="{y + 4:.1f}">{escape(name)} {number(points[-1][1])}</text>')
+        ends.append((up(points[-1][1]), across(points[-1][0]), f"{name} {number(points[-1][1])}"))
+    lowest = 0
+    for y, x, words in sorted(ends):  # names do not cover each other, and have the order of their lines
+        lowest = max(y, lowest + 14)
+        out.append(f'<text class="small" x="{x + 8:.1f}" y="{lowest + 4:.1f}">{escape(words)}</text>')
     return out, bottom + 36
 
 

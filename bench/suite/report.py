@@ -18,7 +18,7 @@ egress, redact, docker.
 Each case is one run with all programs in turn, so that a disturbance of the machine affects all alike. Trust ratios more than milliseconds. On a busy
 machine, trust the least more than the median.
 
-**floor** is the cost of the kernel alone. It is a C program (`bench/floor.c`, or as each table states) that makes the same system calls only.
+**floor** is the cost of the kernel alone. It is a C program (`bench/floor.c`, or as each table states) that makes the same system calls only, one after the other.
 "x brig" and "x floor" are ratios of medians. [benchmarks/](benchmarks/) has the numbers as JSON.
 
 `bench/budget` counts system calls and instructions of a start, which do not depend on the machine's load. It fails on a rise; `tests/run` runs it.

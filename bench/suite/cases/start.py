@@ -18,6 +18,8 @@ VARIANTS = [
     ("everything", "The filter, limits and user namespace together.", {"seccomp": True, "limits": True, "user": True}),
 ]
 READ_ONLY_USR = ["--ro-bind", "/usr", "/usr"]
+# brig makes some calls of a task side by side, so this can take longer than brig.
+IN_TURN = "the same calls in turn"
 BWRAP_ROOT = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
 
 
@@ -57,9 +59,9 @@ def idle_task(lab, *words):
     raise Failed("a task in the background has no processes")
 
 
-def both(lab, title, text, subjects, tables, full=(80, 30), quick=(4, 3)):
+def both(lab, title, text, subjects, tables, full=(80, 30), quick=(4, 3), floor="floor"):
     """A table of the subjects one after the other, and with idleness before each."""
-    hot = interleave(lab, Table(title, text), lab.scaled(full[0], quick[0]), 0, subjects)
+    hot = interleave(lab, Table(title, text, floor=floor), lab.scaled(full[0], quick[0]), 0, subjects)
     tables.append(with_idle(hot, interleave(lab, Table(title), lab.scaled(full[1], quick[1]), IDLE_MS, subjects)))
 
 
@@ -105,7 +107,7 @@ def task(lab, tables):
         lab.run("cp", "--sparse=always", template[0], f"{images}/template")
         lab.run("sync", "-f", images)
         groups = bundles.floor_groups(lab, "-floor", True, only=["cpu", "memory", "pids"])
-        subjects.append(Subject("floor", [lab.program("floor"), "run", *groups, "--filter", program, "--disk", images, lab.folder("empty"), "true"]))
+        subjects.append(Subject(IN_TURN, [lab.program("floor"), "run", *groups, "--filter", program, "--disk", images, lab.folder("empty"), "true"]))
 
     attempt(lab, tables[-1], "the floor of a task", floor)
     ours = Subject("brig", [lab.brig, "task", "run", "--empty", "--", "true"])
@@ -115,23 +117,24 @@ def task(lab, tables):
     subjects.append(Subject("exec of `true` alone", ["true"]))
     text = ("`brig task run --empty -- true` with everything on: user namespace, filter, Landlock, limits, disk cap, log, receipt. "
             "`bwrap --unshare-all` with /usr, /proc, /dev and a tmpfs has no limits, no filter, no disk cap, no record. "
-            "The floor has the namespaces, mounts, filter, Landlock, limits and the disk as brig makes it, no log and no record.")
+            "The same calls in turn are a C program: namespaces, mounts, filter, Landlock, limits and the disk as brig makes it, "
+            "no log and no record. brig makes some of them side by side.")
     if journaled:
         text += (" Store and disks are on an ext4 with a journal, in memory. The host's ext4 has no journal: there a new file looks at each "
                  "file that was removed in the last minute.")
     # Two that are a few hundredths apart: with fewer rounds the medians of two runs are further apart than they are.
-    both(lab, "Run and teardown: the whole sandbox of a task", text, subjects, tables, full=(400, 150))
+    both(lab, "Run and teardown: the whole sandbox of a task", text, subjects, tables, full=(400, 150), floor=IN_TURN)
     if not lab.has("crun"):
         return
     # Apart from the others: they would take turns with the work that crun leaves to the kernel.
     peers = {"crun": bundles.make(lab, "no-group"), "crun, as a task": bundles.like_a_task(lab, "like-a-task")}
-    beside = [subject for subject in subjects if subject.name in ("floor", "brig")]
+    beside = [subject for subject in subjects if subject.name in (IN_TURN, "brig")]
     for number, (label, bundle) in enumerate(peers.items()):
         words = ["--cgroup-manager=disabled", "run", "--bundle", bundle, f"{lab.tag}-no-group-{number}"]
         beside.append(Subject(label, [*lab.oci("crun"), *words], lab.crun_mounts()))
-    text = ("The same and its floor beside containers of crun without a filter, limits and cgroups. "
+    text = ("The same, and the same calls in turn, beside containers of crun without a filter, limits and cgroups. "
             "One has the default namespaces and a static `true`, one a task's namespaces, root, user and `true`.")
-    both(lab, "Run and teardown: a task beside crun with nothing of it", text, beside, tables, full=(200, 80))
+    both(lab, "Run and teardown: a task beside crun with nothing of it", text, beside, tables, full=(200, 80), floor=IN_TURN)
     for number in range(len(peers)):
         lab.run(*lab.anywhere("crun", *lab.oci("crun"), "delete", "-f", f"{lab.tag}-no-group-{number}"), check=False)
 
