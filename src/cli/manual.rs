@@ -1,9 +1,13 @@
-//! `docs/cli.md`, generated from the same table of verbs and flags as the help. Tests only: the test fails when the
-//! page is old, and `BRIG_DOCS=write cargo test` writes it.
+//! `docs/cli.md`, man pages and completions, generated from the same table of verbs and flags as the help. Tests only.
+//!
+//! `docs/cli.md` is kept: a test fails when the page is old, and `BRIG_DOCS=write cargo test` writes it. rootfs/release
+//! makes man pages and completions: `BRIG_PAGES=DIR cargo test --bin brig -- man_pages` writes them into DIR.
 
-use super::Arguments;
+use super::{Arguments, oci};
 use clap::{Command, CommandFactory};
+use clap_complete::Shell;
 use std::fmt::Write;
+use std::path::Path;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cli.md");
 
@@ -43,6 +47,64 @@ fn the_page_about_the_command_line_is_what_the_program_says() {
         made == kept,
         "docs/cli.md is old: run `BRIG_DOCS=write cargo test --bin brig`; first difference: {differing:?}"
     );
+}
+
+/// The whole program, with the verbs that clap does not parse.
+fn whole() -> Command {
+    let root = Arguments::command().args(oci::commands::globals()).subcommands(oci::commands::all());
+    let mut root = without_environment(root.disable_help_subcommand(true));
+    root.build();
+    root
+}
+
+/// The same help for each environment of this process.
+fn without_environment(command: Command) -> Command {
+    command.mut_args(|argument| argument.hide_env_values(true)).mut_subcommands(without_environment)
+}
+
+/// Writes `man/brig….1` and `completions/brig.bash`, `_brig`, `brig.fish`.
+fn write_pages(folder: &Path) -> std::io::Result<()> {
+    let [man, completions] = ["man", "completions"].map(|name| folder.join(name));
+    std::fs::create_dir_all(&man)?;
+    std::fs::create_dir_all(&completions)?;
+    add_man_page(&whole(), &man)?;
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        clap_complete::generate_to(shell, &mut whole(), "brig", &completions)?;
+    }
+    Ok(())
+}
+
+fn add_man_page(command: &Command, folder: &Path) -> std::io::Result<()> {
+    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+        add_man_page(verb, folder)?;
+    }
+    // The synopsis is that of the help: `[OPTIONS]`, not each of 70.
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage).to_owned();
+    let source = concat!("brig ", env!("CARGO_PKG_VERSION"));
+    clap_mangen::Man::new(command.clone().override_usage(usage))
+        .source(source)
+        .manual("brig")
+        .generate_to(folder)
+        .map(drop)
+}
+
+#[test]
+fn man_pages_and_completions_have_every_verb() {
+    let kept = std::env::var_os("BRIG_PAGES");
+    let scratch = tempfile::tempdir().unwrap();
+    let folder = kept.as_deref().map_or(scratch.path(), Path::new);
+    write_pages(folder).unwrap();
+    let bash = std::fs::read_to_string(folder.join("completions/brig.bash")).unwrap();
+    for verb in ["brig", "brig-task-run", "brig-image-pull", "brig-doctor", "brig-create", "brig-exec"] {
+        let page = std::fs::read_to_string(folder.join(format!("man/{verb}.1"))).unwrap();
+        assert!(page.contains(".SH NAME") && page.contains(".SH OPTIONS"), "{verb}.1: {page}");
+        assert!(bash.contains(&format!("\n        {})", verb.replace('-', "__subcmd__"))), "completions: no `{verb}`");
+    }
+    for name in ["completions/_brig", "completions/brig.fish"] {
+        let text = std::fs::read_to_string(folder.join(name)).unwrap();
+        assert!(text.contains("checkpoints") && text.contains("bundle"), "{name}: {text}");
+    }
 }
 
 #[test]

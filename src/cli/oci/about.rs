@@ -63,8 +63,11 @@ pub(super) fn print_version(name: &str) -> ExitCode {
 pub(super) fn version_lines(name: &str) -> [String; 3] {
     let version = env!("CARGO_PKG_VERSION");
     let name = if matches!(name, "runc" | "crun") { name } else { "brig" };
-    let commit = option_env!("BRIG_COMMIT")
-        .filter(|commit| !commit.is_empty())
+    // Of rootfs/binary, else of build.rs.
+    let commit = [option_env!("BRIG_COMMIT"), option_env!("BRIG_COMMIT_OF_CLONE")]
+        .into_iter()
+        .flatten()
+        .find(|commit| !commit.is_empty())
         .unwrap_or(concat!("brig-", env!("CARGO_PKG_VERSION")));
     [format!("{name} version {version}"), format!("commit: {commit}"), format!("spec: {SPECIFICATION}")]
 }

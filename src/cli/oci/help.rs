@@ -51,7 +51,8 @@ pub(super) fn print(name: &str) {
 pub(super) fn of_verb(name: &str, verb: &Verb) -> ExitCode {
     println!("NAME:\n   {name} {} - {}\n", verb.name, verb.about);
     println!("USAGE:\n   {name} {} [command options] {}\n", verb.name, words_of(verb));
-    if let Some((_, text)) = TEXTS.iter().find(|(of, _)| *of == verb.name) {
+    let text = text_of(verb);
+    if !text.is_empty() {
         println!("{text}\n");
     }
     println!("OPTIONS:");
@@ -60,8 +61,13 @@ pub(super) fn of_verb(name: &str, verb: &Verb) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// The text between a verb's usage and its options; empty for a verb without one.
+pub(super) fn text_of(verb: &Verb) -> &'static str {
+    TEXTS.iter().find(|(of, _)| *of == verb.name).map_or("", |(_, text)| text)
+}
+
 /// The text after the options of a verb.
-fn words_of(verb: &Verb) -> &'static str {
+pub(super) fn words_of(verb: &Verb) -> &'static str {
     match verb.name {
         "exec" => "<container-id> <command> [command options]  || -p process.json <container-id>",
         "kill" => "<container-id> [signal]",

@@ -7,6 +7,8 @@
 mod about;
 mod arguments;
 mod checkpoint;
+#[cfg(test)]
+pub(super) mod commands;
 mod create;
 mod exec;
 mod help;
