@@ -32,6 +32,7 @@ mod manage;
 mod mounts;
 mod names;
 mod own_sandboxes;
+mod pages;
 mod records;
 mod refusals;
 mod remains;
