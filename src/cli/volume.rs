@@ -78,9 +78,10 @@ fn list(store: &Store, arguments: &LsArguments) -> Result<()> {
     } else {
         let cells = rows.iter().map(|row| {
             let size = output::approximate(row.record.size.bytes);
-            [row.record.name.clone(), output::approximate(row.disk_bytes), size, changed(row), users(row)]
+            let purpose = row.record.purpose.clone().unwrap_or_default();
+            [row.record.name.clone(), output::approximate(row.disk_bytes), size, changed(row), purpose, users(row)]
         });
-        output::table(["NAME", "ON DISK", "SIZE", "CHANGED", "USED BY"], cells);
+        output::table(["NAME", "ON DISK", "SIZE", "CHANGED", "FOR", "USED BY"], cells);
     }
     unread.iter().for_each(output::error);
     Ok(())
@@ -163,6 +164,7 @@ fn show(store: &Store, arguments: &ShowArguments) -> Result<()> {
         ("name", row.record.name.clone()),
         ("created", row.record.created.clone()),
         ("changed", changed(&row)),
+        ("for", row.record.purpose.clone().unwrap_or_default()),
         ("size", format!("{} bytes, {} inodes", row.record.size.bytes, row.record.size.inodes)),
         ("on disk", format!("{} bytes", row.disk_bytes)),
         ("used by", users(&row)),

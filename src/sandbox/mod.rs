@@ -43,7 +43,7 @@ mod volumes;
 /// The sandbox user's id. Not 0: no process inside runs as root, even as a root without power.
 const USER: u32 = 1000;
 /// The home of a sandbox without an image.
-const HOME: &str = "/home/agent";
+pub(crate) const HOME: &str = "/home/agent";
 /// The home of a command that is root inside a root file system without an image.
 const ROOTS_HOME: &str = "/root";
 

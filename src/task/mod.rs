@@ -20,8 +20,8 @@ mod volumes;
 
 pub use crate::sandbox::Checkpoint;
 pub use agents::{
-    Agent, AgentFacts, AgentKey, Caller, KeyPlace, PresetSummary, ProjectFile, installed, learn, presets, project,
-    trust, untrust,
+    Agent, AgentFacts, AgentHome, AgentKey, AgentLogin, Caller, KeyPlace, PresetSummary, ProjectFile, installed, learn,
+    prepare_home, presets, project, trust, untrust,
 };
 pub use definition::explain::explain;
 pub(crate) use definition::hosted::rules as machine_rules;
@@ -68,7 +68,7 @@ pub use records::receipt::{Parent, Receipt, Versions};
 pub use records::record::Record;
 pub use redact::Redactor;
 pub use redact::display::{is_deceptive, reorders_text};
-pub use secrets::{Exposure, Secret, SecretUse, Source, revoke, secret_opener};
+pub use secrets::{Exposure, LoginFile, Secret, SecretUse, Source, revoke, secret_opener};
 pub(crate) use store::names::checked_name;
 pub(crate) use store::names_in;
 pub use store::{Status, Store};

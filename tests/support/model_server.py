@@ -2,7 +2,7 @@
 
 Arguments: address, port, certificate, key, script, log. The script is a JSON object with `commands`, the shell commands
 that the model asks for one after the other, and `text`, its last words. The log gets one JSON object a request: the
-path, the credentials, the number of results of tools, and the newest one. A request without tools gets a short text.
+path, the account, the credentials, the number of results of tools, and the newest one. A request without tools gets a short text.
 """
 
 import http.server
@@ -153,7 +153,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def note(self, body):
         results = results_of(body)
         line = {"path": self.path, "results": len(results), "result": results[-1] if results else None,
-                "credentials": [self.headers[name] for name in HEADERS if self.headers[name]]}
+                "account": self.headers["chatgpt-account-id"], "credentials": [self.headers[name] for name in HEADERS if self.headers[name]]}
         with open(LOG, "a") as log:
             log.write(json.dumps(line) + "\n")
 

@@ -10,12 +10,13 @@ use super::task::screen::Screen;
 use crate::cli::output;
 use brig::error::{Error, Kind, Result};
 use brig::task::{
-    Agent, AgentFacts, AgentKey, Caller, Changed, Definition, KeyPlace, Store, WorkspaceSource, open_store,
+    Agent, AgentFacts, AgentHome, AgentKey, Caller, Changed, Definition, KeyPlace, Store, WorkspaceSource, open_store,
 };
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Run a coding agent of this machine in a sandbox on the current folder, and choose what becomes of its changes
 #[derive(Args)]
@@ -31,12 +32,13 @@ Examples:
   brig agent claude                                  your folder, copy-on-write; the key stays outside
   brig agent claude --allow @npm -- -p 'fix the tests'
   brig agent codex --memory 8G -- exec 'add a test'
-  brig agent claude --keep                           then: brig agent claude --resume @ -- --continue
+  brig agent claude -- --continue                    the last session on this folder, as root; else --keep and --resume
   brig agent --profile ./my-agent.toml -- my-agent --auto
   brig agent ls                                      the agents, and whether they are installed
 
 The flags are those of `brig task run`. Words after `--` are the agent's own. The folder is the current one unless --dir, --repo or
---empty is given. The key is taken from the usual variable, such as ANTHROPIC_API_KEY, and never enters the sandbox (docs/howto/agents.md).")]
+--empty is given. The key is taken from the usual variable, such as ANTHROPIC_API_KEY, or from the agent's own login, and never enters the
+sandbox. As root, sessions and settings are in a volume for each agent and folder (docs/howto/agents.md).")]
 pub(super) struct Arguments {
     /// Where tasks are kept [default: /var/lib/brig as root, else ~/.local/share/brig]
     #[arg(long, env = "BRIG_STORE", value_name = "DIR")]
@@ -48,6 +50,9 @@ pub(super) struct Arguments {
     /// Go on from the files and the home of a task that was run with --keep, or @ for the newest task
     #[arg(long, value_name = "ID")]
     resume: Option<String>,
+    /// Begin with an empty home, which is discarded at the end
+    #[arg(long, conflicts_with_all = ["resume", "home"])]
+    fresh_home: bool,
     /// The agent; with --profile the command
     #[arg(value_name = "NAME")]
     agent: Option<OsString>,
@@ -84,17 +89,21 @@ pub(super) fn advice(error: &clap::Error) -> Option<&'static str> {
 
 /// Runs the agent to its end, and asks what becomes of its changes.
 fn start(store: &Store, arguments: Arguments) -> Result<ExitCode> {
-    let Arguments { flags, agent, command, resume, .. } = arguments;
+    let Arguments { flags, agent, command, resume, fresh_home, .. } = arguments;
     let Some(name) = agent else {
         return Err(Error::new(Kind::Usage, "no agent is named")
             .hint("name one, such as `brig agent claude`; `brig agent ls` lists them"));
     };
     let resumed = resume.as_ref().map(|word| find(store, word, &flags)).transpose()?;
     let workspace = resumed.as_ref().map(|id| store.record(id).map(|record| record.workspace)).transpose()?;
-    let (mut definition, facts) = define(&flags, workspace, &name, &command)?;
-    if let Some(id) = &resumed {
-        definition = continued(store, id, definition)?;
-    }
+    let (agent, mut definition, facts) = define(&flags, workspace, &name, &command)?;
+    let home = match &resumed {
+        Some(id) => {
+            definition = continued(store, id, definition)?;
+            None
+        }
+        None => Some(agent.choose_home(fresh_home, &mut definition)),
+    };
     if let Some(failed) = run::fetch_image(store, &definition, &flags)? {
         return Ok(failed);
     }
@@ -102,11 +111,13 @@ fn start(store: &Store, arguments: Arguments) -> Result<ExitCode> {
     if flags.has("--explain") {
         let mut rows = vec![("agent".to_owned(), facts.program.display().to_string())];
         rows.extend(facts.keys.iter().map(|key| ("key".to_owned(), describe(key))));
+        rows.extend(home.iter().map(|home| ("home".to_owned(), describe_home(home))));
         rows.extend(brig::task::explain(store, &definition)?);
         output::pairs(&rows, json);
         return Ok(ExitCode::SUCCESS);
     }
-    introduce(&definition, &facts);
+    let home = home.map(|home| brig::task::prepare_home(store, home, &mut definition)).transpose()?;
+    introduce(&definition, &facts, home.as_ref());
     if flags.has("--detach") {
         return run::detached(store, &definition, &flags);
     }
@@ -131,7 +142,7 @@ fn define(
     workspace: Option<WorkspaceSource>,
     name: &OsString,
     words: &[OsString],
-) -> Result<(Definition, AgentFacts)> {
+) -> Result<(Agent, Definition, AgentFacts)> {
     let mut definition = Definition::new(Vec::new());
     let agent = match flags.get("--profile").and_then(|words| words.last()) {
         Some(profile) => Agent::of_profile(Path::new(profile), name, &mut definition)?,
@@ -155,7 +166,7 @@ fn define(
     brig::task::set_flags(&flags.0, &mut definition)?;
     let caller = Caller { variable: &|name| std::env::var_os(name), arguments: words };
     let facts = agent.complete(&caller, &mut definition)?;
-    Ok((definition, facts))
+    Ok((agent, definition, facts))
 }
 
 /// The task that is resumed. Its network, mounts and limits stay: a flag about them would have no effect.
@@ -184,7 +195,19 @@ fn continued(store: &Store, id: &str, given: Definition) -> Result<Definition> {
 }
 
 fn describe(key: &AgentKey) -> String {
-    let AgentKey { variable, host, place } = key;
+    let AgentKey { variable, host, place, login } = key;
+    if let Some(login) = login.as_ref().filter(|_| *place == KeyPlace::Outside) {
+        let valid = login.remaining.map(|time| {
+            // In minutes: the seconds would only distract.
+            let time = Duration::from_secs(time.as_secs() / 60 * 60);
+            format!("; its token is valid for {}", humantime::format_duration(time))
+        });
+        let path = login.path.display();
+        return format!(
+            "the login of {path} stays outside of the sandbox, and goes to {host} only{}",
+            valid.unwrap_or_default()
+        );
+    }
     match place {
         KeyPlace::Outside => format!("{variable} stays outside of the sandbox, and goes to {host} only"),
         KeyPlace::Inside => format!("{variable} is IN the sandbox, as the flags say; {host} is allowed"),
@@ -192,14 +215,26 @@ fn describe(key: &AgentKey) -> String {
     }
 }
 
+fn describe_home(home: &AgentHome) -> String {
+    match home {
+        AgentHome::Given(volume) => format!("the volume `{volume}`"),
+        AgentHome::Persistent { volume, .. } => {
+            format!("the volume `{volume}`: sessions and settings persist; --fresh-home begins without them")
+        }
+        AgentHome::Temporary { reason } if reason.is_empty() => "empty, and discarded at the end".to_owned(),
+        AgentHome::Temporary { reason } => format!("empty, and discarded at the end: {reason}"),
+    }
+}
+
 /// What a person should know before the agent starts.
-fn introduce(definition: &Definition, facts: &AgentFacts) {
+fn introduce(definition: &Definition, facts: &AgentFacts, home: Option<&AgentHome>) {
     let place = match &definition.workspace {
         WorkspaceSource::Directory(folder) => format!(" on {} (copy-on-write)", folder.display()),
         _ => String::new(),
     };
     tell!("brig: {}", output::escaped(&format!("{} in a sandbox{place}", facts.title)));
     facts.keys.iter().for_each(|key| tell!("brig: {}", output::escaped(&describe(key))));
+    home.iter().for_each(|home| tell!("brig: {}", output::escaped(&format!("its home is {}", describe_home(home)))));
     if let Some(words) = &facts.unattended {
         tell!(
             "brig: {}",

@@ -101,7 +101,12 @@ pub(super) fn learn(definition: &Definition, receipt: &Receipt) {
         return;
     }
     match brig::task::learn(definition, &rules) {
-        Ok(path) => tell!("brig: {} allows what it reached", output::escaped(&path.display().to_string())),
+        Ok(path) => {
+            let folder = path.parent().unwrap_or(&path).display();
+            let words =
+                format!("{} has the hosts that it reached. Read it, then: brig agent trust {folder}", path.display());
+            tell!("brig: {}", output::escaped(&words));
+        }
         Err(error) => {
             output::error(&error);
             rules.iter().for_each(|rule| tell!("brig: it reached {}", output::escaped(rule)));

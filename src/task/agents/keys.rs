@@ -1,5 +1,7 @@
-//! The provider's keys: the caller's variables become secrets at the broker, each for the host of its URL.
+//! The provider's keys: the caller's variables, or the login of the program, become secrets at the broker, each for the
+//! host of its URL.
 
+use super::login::{self, AgentLogin, Login};
 use super::{AgentTable, Caller, add_variable, wrong};
 use crate::error::{Kind, Result, Step};
 use crate::host::is_off;
@@ -27,6 +29,8 @@ pub struct AgentKey {
     pub host: String,
     /// Where its value is.
     pub place: KeyPlace,
+    /// The login file with the value, where no variable has it.
+    pub login: Option<AgentLogin>,
 }
 
 /// Where the value of a key is.
@@ -71,15 +75,16 @@ impl Url {
 }
 
 impl Keys {
-    /// A text with the URLs of keys in place of `{url:KEY}`, and of `{url}`, which is that of the first key in use.
+    /// Fills a text: `{url:KEY}` with the URL of a key, `{url}` and `{key}` with the URL and the variable of the first key
+    /// in use.
     pub(super) fn fill(&self, text: &str) -> Result<String> {
         let first = self.urls.iter().find(|(.., is_used)| *is_used).or(self.urls.first());
         let mut filled = text.to_owned();
         for (variable, url, _) in &self.urls {
             filled = filled.replace(&format!("{{url:{variable}}}"), url);
         }
-        if let Some((_, url, _)) = first {
-            filled = filled.replace("{url}", url);
+        if let Some((variable, url, _)) = first {
+            filled = filled.replace("{url}", url).replace("{key}", variable);
         }
         match filled.contains("{url") {
             false => Ok(filled),
@@ -95,15 +100,19 @@ impl Keys {
     }
 }
 
-/// Adds the keys that are set to a definition. Without any, a URL of the caller's own is enough.
+/// Adds the keys that are set to a definition, else the login of the program. Without both, a URL of the caller's own
+/// is enough.
 pub(super) fn add(name: &str, table: &AgentTable, caller: &Caller<'_>, definition: &mut Definition) -> Result<Keys> {
     let text = |variable: &str| (caller.variable)(variable).and_then(|value| value.into_string().ok());
     let mut keys = Keys { urls: Vec::new(), facts: Vec::new() };
     let mut unset = Vec::new();
     // Of the keys for one host, one that is set comes first: the others may name the same variable with a URL.
     let is_set = |key: &KeyTable| (caller.variable)(&key.variable).is_some_and(|value| !value.is_empty());
+    let is_known = |key: &KeyTable| is_set(key) || is_given(definition, &key.variable);
+    let found = if table.keys.iter().any(is_known) { None } else { Login::find(table, caller)? };
+    let has_login = |key: &KeyTable| found.as_ref().is_some_and(|login| login.variable == key.variable);
     let mut ordered: Vec<_> = table.keys.iter().collect();
-    ordered.sort_by_key(|key| !is_set(key) && !is_given(definition, &key.variable));
+    ordered.sort_by_key(|key| !is_known(key) && !has_login(key));
     for key in ordered {
         let own = key.base_url.iter().find_map(|name| Some((name, text(name).filter(|url| !url.is_empty())?)));
         let url_text = own.as_ref().map_or(&key.url, |(_, url)| url).trim_end_matches('/').to_owned();
@@ -118,37 +127,55 @@ pub(super) fn add(name: &str, table: &AgentTable, caller: &Caller<'_>, definitio
             })
             .doing(step)?;
         let (is_set, is_given) = (is_set(key), is_given(definition, &key.variable));
+        // A server of the caller's own without TLS, such as that of a local model, needs no login.
+        let login = found.as_ref().filter(|_| has_login(key) && url.is_tls);
+        if let Some(login) = login {
+            login.check().doing(step)?;
+        }
         let is_taken = keys.facts.iter().any(|other| other.host == url.place());
-        let is_used = (is_set || own.is_some() || is_given) && !is_taken;
+        let is_used = (is_set || login.is_some() || own.is_some() || is_given) && !is_taken;
         keys.urls.push((key.variable.clone(), url_text, is_used));
         if !is_used {
             unset.push(key.variable.as_str());
             continue;
         }
         key.base_url.iter().for_each(|name| add_variable(definition, name, (caller.variable)(name)));
-        let place = match (is_given, is_set) {
+        let source = match login {
+            Some(login) => Source::Login(login.file.clone()),
+            None => Source::Environment((&key.variable).into()),
+        };
+        let place = match (is_given, is_set || login.is_some()) {
             (true, _) => KeyPlace::Inside,
             (_, true) if is_off("agent-key") => KeyPlace::Inside,
             (_, true) => KeyPlace::Outside,
             (_, false) => KeyPlace::Missing,
         };
         match place {
-            KeyPlace::Outside => definition.secrets.push(brokered(key, &url).doing(step)?),
+            KeyPlace::Outside => definition.secrets.push(brokered(key, &url, source.clone()).doing(step)?),
             _ => allow(definition, &url).doing(step)?,
         }
         if place == KeyPlace::Missing {
             let value = key.placeholder.as_deref().unwrap_or(PLACEHOLDER);
             add_variable(definition, &key.variable, Some(value.into()));
         } else if place == KeyPlace::Inside && !is_given {
-            definition.secrets.push(Secret::of_caller(&key.variable.clone().into())?);
+            definition.secrets.push(Secret::new(&key.variable, source, Exposure::Environment)?);
         }
-        keys.facts.push(AgentKey { variable: key.variable.clone(), host: url.place(), place });
+        for (name, value) in login.iter().flat_map(|login| &login.variables) {
+            add_variable(definition, name, Some(value.into()));
+        }
+        let login = login.map(Login::describe);
+        keys.facts.push(AgentKey { variable: key.variable.clone(), host: url.place(), place, login });
     }
     if keys.facts.is_empty() && !table.keys.is_empty() {
         let all = unset.join(", ");
+        let (logins, program) = (login::names(&table.keys), &table.program);
+        let (no_login, log_in) = match logins.is_empty() {
+            true => (String::new(), String::new()),
+            false => (format!(", and {logins} has no login"), format!("; or run `{program}` once outside, and log in")),
+        };
         return Err(wrong(
-            format!("`{name}` has no key: none of {all} is set"),
-            format!("set one of them (export {}=…): its value stays outside of the sandbox", unset[0]),
+            format!("`{name}` has no key: none of {all} is set{no_login}"),
+            format!("set one of them (export {}=…): its value stays outside of the sandbox{log_in}", unset[0]),
         )
         .of_kind(Kind::Secret));
     }
@@ -161,7 +188,7 @@ fn is_given(definition: &Definition, variable: &str) -> bool {
     is_secret || definition.sandbox.environment.iter().any(|(name, _)| name.to_str() == Some(variable))
 }
 
-fn brokered(key: &KeyTable, url: &Url) -> Result<Secret> {
+fn brokered(key: &KeyTable, url: &Url, source: Source) -> Result<Secret> {
     if !url.is_tls {
         return Err(wrong(
             format!("the broker needs TLS, and `{}` is reached without it", url.place()),
@@ -169,7 +196,7 @@ fn brokered(key: &KeyTable, url: &Url) -> Result<Secret> {
         )
         .of_kind(Kind::Secret));
     }
-    let mut secret = Secret::new(&key.variable, Source::Environment((&key.variable).into()), Exposure::Broker)?;
+    let mut secret = Secret::new(&key.variable, source, Exposure::Broker)?;
     let words = Wording { host: &url.place(), header: key.header.as_deref(), ..Wording::default() };
     secret.credentials.push(Credential::new(&key.variable, &words)?);
     secret.placeholder.clone_from(&key.placeholder);
@@ -194,6 +221,7 @@ fn allow(definition: &mut Definition, url: &Url) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::definition::agent::LoginTable;
     use std::ffi::OsString;
 
     fn table() -> AgentTable {
@@ -203,6 +231,7 @@ mod tests {
             base_url: vec![base.into()],
             header: Some("X-Api-Key: {}".into()),
             placeholder: None,
+            login: None,
         };
         let keys = vec![key("A_KEY", "https://api.a.test", "A_URL"), key("B_KEY", "https://api.a.test/v2", "B_URL")];
         AgentTable { program: "a".into(), keys, ..AgentTable::default() }
@@ -269,6 +298,60 @@ mod tests {
             assert_eq!(keys.fill("{url}/x {url:A_KEY}").unwrap(), format!("{url}/x {url}"));
             assert!(keys.fill("{url:C_KEY}").is_err());
         }
+    }
+
+    #[test]
+    fn a_login_is_the_key_where_no_variable_is_set() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("login.json");
+        let write = |end: u64| {
+            std::fs::write(&file, format!(r#"{{"token": "s3cret-token", "end": {end}, "id": "me"}}"#)).unwrap();
+        };
+        let mut table = table();
+        table.keys[1].login = Some(LoginTable {
+            file: "login.json".into(),
+            token: "/token".into(),
+            expires: Some("/end".into()),
+            variables: [("B_ID".to_owned(), "/id".to_owned())].into(),
+            ..LoginTable::default()
+        });
+        let home = home.path().to_str().unwrap().to_owned();
+        let add_with = |variables: &[(&str, &str)]| {
+            let given = |name: &str| variables.iter().find(|(each, _)| *each == name).map(|(_, value)| (*value).into());
+            let look = |name: &str| if name == "HOME" { Some(OsString::from(&home)) } else { given(name) };
+            let mut definition = Definition::new(Vec::new());
+            add("a", &table, &Caller { variable: &look, arguments: &[] }, &mut definition)
+                .map(|keys| (keys, definition))
+        };
+        write(u64::MAX / 2000);
+        let check = |variables: &[(&str, &str)], expected: &str| {
+            let (keys, definition) = add_with(variables).unwrap();
+            let words: Vec<_> = definition
+                .secrets
+                .iter()
+                .map(|secret| {
+                    assert_eq!(secret.exposure, Exposure::Broker);
+                    let is_login = matches!(secret.source, Source::Login(_));
+                    format!("{} {} {is_login}", secret.name, secret.credentials[0].host())
+                })
+                .collect();
+            assert_eq!(words, [expected], "{variables:?}");
+            assert_eq!(keys.fill("{key}").unwrap(), words[0].split(' ').next().unwrap());
+            definition
+        };
+        let definition = check(&[], "B_KEY api.a.test true");
+        assert!(definition.sandbox.environment.contains(&("B_ID".into(), "me".into())));
+        check(&[("B_URL", "https://b.test")], "B_KEY b.test true");
+        check(&[("A_KEY", "s3cret")], "A_KEY api.a.test false");
+        check(&[("B_KEY", "s3cret")], "B_KEY api.a.test false");
+        assert!(add_with(&[("B_URL", "http://b.test")]).unwrap().1.secrets.is_empty());
+        write(1);
+        let error = add_with(&[]).err().unwrap();
+        assert!(error.to_string().contains("expired") && !error.to_string().contains("s3cret"), "{error}");
+        assert!(error.advice().unwrap().contains("run `a` once outside"), "{error:?}");
+        std::fs::remove_file(&file).unwrap();
+        let error = add_with(&[]).err().unwrap();
+        assert!(error.to_string().contains("and `~/login.json` has no login"), "{error}");
     }
 
     #[test]

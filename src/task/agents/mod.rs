@@ -2,17 +2,22 @@
 //!
 //! In: a preset (in this program, or the caller's own), the caller's PATH and variables, the project's `.brig.toml`.
 //! Out: a definition for the pipeline. Order: [`Agent::open`] reads the preset, [`project`] the project's file, then
-//! the caller sets flags, and [`Agent::complete`] adds the program and the keys. Makes nothing and runs nothing.
-//! Never: a key in the sandbox, a host that neither the preset nor the caller names.
+//! the caller sets flags, [`Agent::complete`] adds the program and the keys, and [`Agent::choose_home`] the home. These
+//! make nothing and run nothing. [`prepare_home`] makes the volume of the home.
+//! Never: a key or a login file in the sandbox, a host that neither the preset nor the caller names.
 
+mod home;
 mod keys;
+mod login;
 mod presets;
 mod program;
 mod project;
 mod runtime;
 mod search;
 
+pub use home::{AgentHome, prepare_home};
 pub use keys::{AgentKey, KeyPlace};
+pub use login::AgentLogin;
 pub use presets::{PresetSummary, presets};
 pub use project::{ProjectFile, learn, project, trust, untrust};
 pub use search::installed;
@@ -109,6 +114,7 @@ impl Agent {
         }
         let keys = keys::add(&self.name, &self.table, caller, definition)?;
         let program = program::show(&self.table, caller, definition)?;
+        login::hide(definition)?;
         let mut command: Vec<OsString> = self.seed(&program, definition);
         command.push(program.clone().into_os_string());
         if !self.is_own_command {

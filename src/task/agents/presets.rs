@@ -106,7 +106,7 @@ mod tests {
             let mut definition = Definition::new(Vec::new());
             let path = Path::new("preset").join(name);
             let table = take_text(text, &path, &mut definition, true).unwrap().unwrap();
-            assert!(!table.title.is_empty() && !table.install.is_empty() && !table.state.is_empty(), "{name}");
+            assert!(!table.title.is_empty() && !table.install.is_empty(), "{name}");
             assert!(!table.keys.is_empty() && definition.secrets.is_empty(), "{name}");
             assert!(definition.sandbox.mounts.is_empty() && definition.sandbox.network.publish.is_empty(), "{name}");
             let allowed = &definition.sandbox.network.policy.allowed;

@@ -105,8 +105,9 @@ pub fn untrust(folder: &Path) -> Result<bool> {
     }
 }
 
-/// Writes rules into the file of a task's folder, and trusts it. Only a missing file, or a trusted one without
-/// `[network]`, is written: brig does not rewrite what a person wrote.
+/// Writes rules into the file of a task's folder. They are in force once the caller trusts the file: the agent chose the
+/// hosts. Only a missing file, or a trusted one without `[network]`, is written: brig does not rewrite what a person
+/// wrote.
 pub fn learn(definition: &Definition, rules: &[String]) -> Result<PathBuf> {
     let WorkspaceSource::Directory(folder) = &definition.workspace else {
         return Err(wrong("the task works on no folder", "use --dir").of_kind(Kind::Usage));
@@ -123,6 +124,5 @@ pub fn learn(definition: &Definition, rules: &[String]) -> Result<PathBuf> {
     let rules: String = rules.into_iter().collect();
     let text = format!("{text}{gap}[network]\nmode = \"egress\"\nallow = [\n{rules}]\n");
     files::replace(&path, text.as_bytes(), 0o644, Durability::Cached)?;
-    trust(&folder)?;
     Ok(path)
 }

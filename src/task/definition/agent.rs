@@ -30,9 +30,6 @@ pub struct AgentTable {
     /// Variables of the caller that are passed on. They are not secrets.
     #[serde(default)]
     pub pass: Vec<String>,
-    /// Files and folders of the home with its sessions, settings and history.
-    #[serde(default)]
-    pub state: Vec<String>,
     /// Files of the home that are made if they are missing, with their content. `{folder}` is the path of the folder that
     /// the agent works on, as a string of JSON has it.
     #[serde(default)]
@@ -56,4 +53,26 @@ pub struct KeyTable {
     /// The value of the variable inside.
     #[serde(default)]
     pub placeholder: Option<String>,
+    /// The login file of the program, used if no key of the preset is set.
+    #[serde(default)]
+    pub login: Option<LoginTable>,
+}
+
+/// `[agent.keys.login]`: the file in which the program keeps its own login.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoginTable {
+    /// The file, such as `.codex/auth.json`, in the caller's home.
+    pub file: String,
+    /// The variable that names the file's folder instead.
+    #[serde(default)]
+    pub folder: Option<String>,
+    /// The JSON pointer of the access token.
+    pub token: String,
+    /// The JSON pointer of its end, in seconds or milliseconds since 1970. Without it a JWT's own claim holds.
+    #[serde(default)]
+    pub expires: Option<String>,
+    /// Variables inside, with JSON pointers of texts of the file that are not secrets.
+    #[serde(default)]
+    pub variables: BTreeMap<String, String>,
 }

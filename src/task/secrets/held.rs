@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 pub struct SecretUse {
     /// Its name.
     pub name: String,
-    /// The kind of its source: `env`, `file`, `cmd` or `oauth`.
+    /// The kind of its source: `env`, `file`, `cmd`, `oauth` or `login`.
     pub source: String,
     /// How the command got it.
     pub exposure: Exposure,

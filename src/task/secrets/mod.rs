@@ -6,6 +6,7 @@
 
 mod engine;
 mod held;
+mod login;
 mod oauth;
 mod source;
 mod vault;
@@ -13,6 +14,8 @@ mod vault;
 pub use engine::secret_opener;
 pub(super) use held::TaskSecrets;
 pub use held::{SecretUse, revoke};
+pub use login::LoginFile;
+pub(super) use login::expired_for;
 pub use source::Source;
 
 use crate::error::{Error, Kind, Result};

@@ -1,5 +1,6 @@
-//! Sources of a secret's value: a variable, a file, a command of the caller's, a token that a server renews.
+//! Sources of a secret's value: a variable, a file, a command of the caller's, a token that a server or a program renews.
 
+use super::login::LoginFile;
 use super::oauth;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{self, Pinned};
@@ -21,6 +22,8 @@ pub enum Source {
     Command(String),
     /// The access token of an OAuth file outside.
     OAuth(PathBuf),
+    /// The access token of a program's own login file, which that program renews.
+    Login(LoginFile),
     /// A value that brig generated.
     Made(String),
 }
@@ -55,6 +58,7 @@ impl Source {
     pub(crate) fn pinned(&self, pinned: &Pinned) -> Source {
         match self {
             Source::File(path) => Source::File(pinned.path(path)),
+            Source::Login(login) => Source::Login(LoginFile { path: pinned.path(&login.path), ..login.clone() }),
             Source::OAuth(path) => Source::OAuth(match (path.parent(), path.file_name()) {
                 (Some(folder), Some(name)) if pinned.has(folder) => pinned.path(folder).join(name),
                 // The file itself is read and replaced: no link is followed later.
@@ -71,6 +75,7 @@ impl Source {
             Source::File(_) => "file",
             Source::Command(_) => "cmd",
             Source::OAuth(_) => "oauth",
+            Source::Login(_) => "login",
             Source::Made(_) => "made",
         }
     }
@@ -89,6 +94,7 @@ impl Source {
                 .hint(|| "name a file that you can read, of at most 64 KiB")?,
             Source::Command(command) => run(command)?,
             Source::OAuth(path) => oauth::access_token(path)?,
+            Source::Login(login) => login.read()?,
             Source::Made(value) => value.clone().into_bytes(),
         };
         let end = value.len() - usize::from(value.ends_with(b"\n"));
@@ -119,6 +125,7 @@ impl Source {
     pub(super) fn version(&self) -> Option<Version> {
         match self {
             Source::File(path) | Source::OAuth(path) => version(path),
+            Source::Login(login) => version(&login.path),
             Source::Environment(_) | Source::Command(_) | Source::Made(_) => None,
         }
     }

@@ -41,7 +41,9 @@ impl Store {
         })?;
         rustix::fs::syncfs(&top).failing(Kind::Disk, step)?;
         drop(top);
-        match paths.create_with(size, |directory| image.publish(mounted.as_fd(), &VolumePaths::image_in(directory)))? {
+        match paths
+            .create_with(size, None, |directory| image.publish(mounted.as_fd(), &VolumePaths::image_in(directory)))?
+        {
             true => Ok(()),
             false => Err(paths.exists()),
         }

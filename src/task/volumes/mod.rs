@@ -9,6 +9,7 @@
 //! a new image that replaces the volume after it.
 
 mod archive;
+mod home;
 mod open;
 mod record;
 

@@ -65,6 +65,9 @@ pub struct VolumeRecord {
     pub name: String,
     /// When it was made, RFC 3339.
     pub created: String,
+    /// What it is for: the agent and the project of a home.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub purpose: Option<String>,
     /// Its caps.
     #[serde(flatten)]
     pub size: VolumeSize,
@@ -137,11 +140,16 @@ impl<'store> VolumePaths<'store> {
 
     /// Makes the record of a new volume. `false` if there is one of that name.
     pub fn create(&self, size: VolumeSize) -> Result<bool> {
-        self.create_with(size, |_| Ok(()))
+        self.create_with(size, None, |_| Ok(()))
     }
 
-    /// The same with files that `add` puts into its directory.
-    pub fn create_with(&self, size: VolumeSize, add: impl FnOnce(&Path) -> Result<()>) -> Result<bool> {
+    /// The same with its purpose, and with files that `add` puts into its directory.
+    pub fn create_with(
+        &self,
+        size: VolumeSize,
+        purpose: Option<&str>,
+        add: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<bool> {
         size.check()?;
         let step = || format!("make the volume `{}`", self.name);
         let all = self.store.volumes_directory();
@@ -151,7 +159,13 @@ impl<'store> VolumePaths<'store> {
         }
         // It gets its name when it is whole.
         let unfinished = all.join(format!(".new-{}-{}", self.name, std::process::id()));
-        let record = VolumeRecord { schema: SCHEMA, name: self.name.clone(), created: now(), size };
+        let record = VolumeRecord {
+            schema: SCHEMA,
+            name: self.name.clone(),
+            created: now(),
+            purpose: purpose.map(str::to_owned),
+            size,
+        };
         let made = (|| {
             files::create_directories(&unfinished, 0o700)?;
             let bytes = serde_json::to_vec(&record).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
@@ -395,5 +409,9 @@ impl Store {
 
 /// The names of a task's volumes, for an error.
 pub(super) fn step_of(volume: &Volume) -> String {
-    format!("use the volume `{}`", volume.name)
+    step_of_name(&volume.name)
+}
+
+pub(super) fn step_of_name(name: &str) -> String {
+    format!("use the volume `{name}`")
 }

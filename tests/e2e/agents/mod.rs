@@ -1,8 +1,12 @@
-//! `brig agent`: presets, the key, the project's file, and the question at the end; the real programs in `real`.
+//! `brig agent`: presets, the key, the project's file, and the question at the end; homes in `home`, login files in
+//! `login`, the real programs in `real`.
 
+mod home;
 mod install;
+mod login;
 mod real;
 
+use crate::egress::world::World;
 use crate::support::{Lab, Task, program_under_test};
 use crate::terminal::Keyboard;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,6 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const KEY: &str = "s3cret-of-the-caller-0123456789";
+/// A program that is the command of its arguments, without the one of the preset.
+const SHELL: &str = "shift; exec \"$@\"";
 
 /// Makes a program.
 fn tool(path: &Path, script: &str) {
@@ -101,13 +107,7 @@ fn a_projects_file_only_narrows_until_the_caller_trusts_it() {
     let words = "is not trusted, so these keys are not in force: ";
     assert!(narrowed.stderr.contains(words) && narrowed.stderr.contains("brig agent trust"), "{narrowed:#?}");
     assert!(run(agent(&lab, &[], &[]).weakened("agent-project")).stdout.contains("of the caller"));
-    let trust = |flags: &[&str]| {
-        let folder = folder(&lab).display().to_string();
-        let words = ["agent", "trust", &folder].iter().chain(flags).map(ToString::to_string).collect::<Vec<_>>();
-        let mut command = Command::new(program_under_test());
-        command.args(words).env("XDG_CONFIG_HOME", lab.path().join("config"));
-        assert!(command.output().unwrap().status.success());
-    };
+    let trust = |flags: &[&str]| trust(&lab, flags);
     trust(&[]);
     let trusted = run(agent(&lab, &[], &[]));
     assert!(trusted.stdout.contains("of the caller") && !trusted.stdout.contains("\nfile\n"), "{trusted:#?}");
@@ -119,6 +119,40 @@ fn a_projects_file_only_narrows_until_the_caller_trusts_it() {
     std::fs::remove_file(&file).unwrap();
     symlink(lab.path().join("private/secret"), &file).unwrap();
     run(agent(&lab, &[], &[])).refused(125, &[".brig.toml"]);
+}
+
+/// `brig agent trust` for the project of the lab.
+fn trust(lab: &Lab, flags: &[&str]) {
+    let folder = folder(lab).display().to_string();
+    let words = ["agent", "trust", &folder].iter().chain(flags).map(ToString::to_string).collect::<Vec<_>>();
+    let mut command = Command::new(program_under_test());
+    command.args(words).env("XDG_CONFIG_HOME", lab.path().join("config"));
+    assert!(command.output().unwrap().status.success());
+}
+
+#[test]
+fn what_a_run_learned_is_in_force_once_the_caller_trusts_it() {
+    let Some(lab) = Lab::root().map(|_| lab(SHELL)) else { return };
+    let Some(mut world) = World::new(&lab) else { return };
+    let address = world.address.to_string();
+    let mut server = Command::new("/usr/bin/python3");
+    server.args(["-m", "http.server", "80", "--bind", &address, "--directory"]).arg(lab.directory("www"));
+    world.also(&mut server, 80);
+    let (resolver, near) = (format!("{address}:5353"), format!("{address}:80"));
+    let task = |flags: &[&str]| agent(&lab, &[], flags).args(["--resolver", &resolver, "--allow", &near]);
+    let run = |task: Task<'_>| task.sh("curl -sS -f -m 9 -o /dev/null http://a.test/ && echo reached; true");
+    assert_eq!(run(task(&[])).stdout, "");
+    let learned = run(task(&["--learn"]));
+    assert!(learned.stdout == "reached\n" && learned.stderr.contains("brig agent trust"), "{learned:#?}");
+    let text = std::fs::read_to_string(folder(&lab).join(".brig.toml")).unwrap();
+    assert!(text.contains("\"a.test:80\""), "{text}");
+    let untrusted = run(task(&[]));
+    assert_eq!(untrusted.stdout, "", "{untrusted:#?}");
+    assert!(untrusted.stderr.contains("keys are not in force: network"), "{untrusted:#?}");
+    assert_eq!(run(task(&[]).weakened("agent-project")).stdout, "reached\n");
+    trust(&lab, &[]);
+    let trusted = run(task(&[]));
+    assert_eq!(trusted.stdout, "reached\n", "{trusted:#?}");
 }
 
 #[test]

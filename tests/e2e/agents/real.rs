@@ -9,6 +9,34 @@ use std::process::Command;
 
 const SERVER: &str = include_str!("../../support/model_server.py");
 const KEY: &str = "s3cret-of-the-caller-0123456789";
+/// Searches the memory of all processes inside. The end of the key is in no command: an agent may put the parts of a
+/// command together.
+const SEARCH_MEMORY: &str = r#"
+import os
+key, found, searched = b"-the-caller" + b"-012345" + b"6789", 0, 0
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    if int(pid) == os.getpid():
+        continue
+    try:
+        memory, maps = open(f"/proc/{pid}/mem", "rb", 0), open(f"/proc/{pid}/maps").read()
+    except OSError:
+        continue
+    searched += 1
+    for line in maps.splitlines():
+        place, rights = line.split()[:2]
+        at, end = (int(each, 16) for each in place.split("-"))
+        while "r" in rights and at < end:
+            try:
+                memory.seek(at)
+                part = memory.read(min(end - at, 1 << 24))
+            except (OSError, ValueError, OverflowError):
+                break
+            found += key in part
+            if not part or at + len(part) >= end:
+                break
+            at += max(len(part) - len(key), 1)
+print("memory:", found, "of", "many" if searched > 1 else "none")
+"#;
 
 /// A model server, and the programs.
 struct Model<'lab> {
@@ -23,9 +51,11 @@ impl Model<'_> {
         let folders = programs()?;
         let mut world = World::new(lab)?;
         // The key is nowhere in the command, so that no file with the command has it.
-        let search = "curl -sS -m 9 https://refused.test/; k=s3cret-of; k=$k-the-caller; \
+        let search = format!(
+            "curl -sS -m 9 https://refused.test/; python3 -c '{SEARCH_MEMORY}'; k=s3cret-of; k=$k-the-caller; \
             echo files: $(grep -rsl $k /home /run /etc /workspace /dev/shm 2>/dev/null | wc -l) \
-            variables: $(cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -c $k) end";
+            variables: $(cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -c $k) end"
+        );
         let script = json!({
             "commands": ["echo hello > note.txt; rm old.txt; ls", search, "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"],
             "text": "All is done.",
@@ -73,7 +103,7 @@ impl Model<'_> {
         assert!(requests.iter().all(|each| each["credentials"] == json!([credential])), "{requests:#?}");
         let said: String = requests.iter().filter_map(|each| each["result"].as_str()).collect();
         assert!(said.contains("note.txt") && !said.contains("old.txt"), "{said}");
-        assert!(said.contains("files: 0 variables: 0 end"), "{said}");
+        assert!(said.contains("files: 0 variables: 0 end") && said.contains("memory: 0 of many"), "{said}");
         let id = self.lab.ids().pop().unwrap();
         for words in [
             "stays outside of the sandbox",
@@ -131,6 +161,43 @@ fn claude_code_works_and_goes_on_in_a_second_task() {
     let last = requests.last().unwrap();
     assert!(last["results"] == 3 && last["credentials"] == json!([KEY]), "{requests:#?}");
     lab.brig(["task", "discard", "@"]).succeeded();
+}
+
+#[test]
+fn claude_code_works_by_its_login_and_goes_on_in_its_home() {
+    let Some(lab) = Lab::root() else { return };
+    let Some(model) = Model::new(&lab) else { return };
+    let login = json!({"claudeAiOauth": {
+        "accessToken": KEY, "refreshToken": "a-refresh-token", "expiresAt": 9_999_999_999_000_u64,
+        "scopes": ["user:inference", "user:profile"], "subscriptionType": "pro",
+    }});
+    lab.file("user/.claude/.credentials.json", login.to_string());
+    let home = lab.path().join("user").display().to_string();
+    let variables = [("HOME", &*home), ("ANTHROPIC_BASE_URL", &*model.url())];
+    let run = model.agent("claude", &[], &variables).run(["-p", "write a note"]);
+    model.check(&run, &format!("Bearer {KEY}"));
+    model.agent("claude", &[], &variables).run(["-p", "--continue", "go on"]).succeeded();
+    let requests = model.requests();
+    assert_eq!(requests.last().unwrap()["results"], 3, "{requests:#?}");
+}
+
+#[test]
+fn codex_works_by_its_login_and_goes_on_in_its_home() {
+    let Some(lab) = Lab::root() else { return };
+    let Some(model) = Model::new(&lab) else { return };
+    let tokens = json!({"access_token": KEY, "refresh_token": "a-refresh-token", "account_id": "account-1"});
+    lab.file("user/.codex/auth.json", json!({"OPENAI_API_KEY": null, "tokens": tokens}).to_string());
+    let home = lab.path().join("user").display().to_string();
+    let url = format!("{}/v1", model.url());
+    let variables = [("HOME", &*home), ("OPENAI_BASE_URL", &*url)];
+    let words = ["exec", "-m", "gpt-5", "--skip-git-repo-check", "write a note"];
+    let run = model.agent("codex", &[], &variables).run(words);
+    model.check(&run, &format!("Bearer {KEY}"));
+    let words = ["exec", "-m", "gpt-5", "--skip-git-repo-check", "resume", "--last", "go on"];
+    model.agent("codex", &[], &variables).run(words).succeeded();
+    let requests = model.requests();
+    let last = requests.last().unwrap();
+    assert!(last["results"] == 3 && last["account"] == "account-1", "{requests:#?}");
 }
 
 #[test]

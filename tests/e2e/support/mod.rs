@@ -21,6 +21,7 @@
 mod host;
 mod image;
 mod lab;
+pub mod memory;
 mod packages;
 mod program;
 mod run;

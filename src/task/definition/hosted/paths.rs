@@ -139,6 +139,7 @@ fn host_paths(definition: &Definition) -> Result<Vec<(&'static str, PathBuf)>> {
     }));
     paths.extend(super::sources(definition).filter_map(|(_, source)| match source {
         Source::File(path) | Source::OAuth(path) => Some(("file of a secret", path.clone())),
+        Source::Login(login) => Some(("file of a secret", login.path.clone())),
         Source::Environment(_) | Source::Command(_) | Source::Made(_) => None,
     }));
     // The file of a token is replaced, and its lock is beside it.

@@ -1,0 +1,139 @@
+//! The agent's own home: a volume for each agent and project, so that its sessions, settings and history persist.
+//!
+//! The volume is shown in the sandbox only; no program of the host reads it. Another root has another home: its files
+//! belong to another user.
+
+use super::Agent;
+use crate::error::{Kind, Result};
+use crate::files;
+use crate::sandbox::{Backend, HOME, needs_root};
+use crate::task::definition::{Definition, WorkspaceSource, hosted};
+use crate::task::store::Store;
+use std::path::Path;
+
+/// Letters of the digest in a volume's name.
+const DIGITS: usize = 10;
+/// The longest first part of a volume's name.
+const LONGEST: usize = 40;
+
+/// The home of an agent's task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AgentHome {
+    /// The volume that the caller named.
+    Given(String),
+    /// The volume of the agent and the project.
+    Persistent {
+        /// Its name.
+        volume: String,
+        /// The agent and the project.
+        purpose: String,
+    },
+    /// Empty at the start, and discarded with the task.
+    Temporary {
+        /// Why it does not persist; empty if the caller asked for it.
+        reason: String,
+    },
+}
+
+impl Agent {
+    /// Chooses the home and sets it in the definition. Makes nothing.
+    pub fn choose_home(&self, is_fresh: bool, definition: &mut Definition) -> AgentHome {
+        let home = if is_fresh { temporary("") } else { self.home(definition) };
+        definition.sandbox.home = match &home {
+            AgentHome::Given(volume) | AgentHome::Persistent { volume, .. } => Some(volume.clone()),
+            AgentHome::Temporary { .. } => None,
+        };
+        home
+    }
+
+    fn home(&self, definition: &Definition) -> AgentHome {
+        let sandbox = &definition.sandbox;
+        if let Some(name) = &sandbox.home {
+            return AgentHome::Given(name.clone());
+        }
+        let project = match &definition.workspace {
+            WorkspaceSource::Empty => return temporary("the task works on no project"),
+            WorkspaceSource::Directory(folder) => {
+                std::fs::canonicalize(folder).unwrap_or_else(|_| folder.clone()).display().to_string()
+            }
+            WorkspaceSource::Repository { url, .. } => url.clone(),
+        };
+        if sandbox.backend != Backend::Native {
+            return temporary("the backend has no volumes");
+        }
+        if sandbox.mounts.iter().any(|mount| Path::new(HOME).starts_with(&mount.target)) {
+            return temporary("a mount is in its place");
+        }
+        let root = match (&definition.image, &sandbox.rootfs) {
+            (Some(image), _) => format!(", image {}", image.reference),
+            (None, Some(root)) => format!(", root {}", root.display()),
+            (None, None) => String::new(),
+        };
+        let user = if sandbox.root_inside { ", root inside" } else { "" };
+        let agent = match self.is_own_command {
+            true => {
+                std::fs::canonicalize(&self.name).map_or_else(|_| self.name.clone(), |path| path.display().to_string())
+            }
+            false => self.name.clone(),
+        };
+        let purpose = format!("{agent} on {project}{root}{user}");
+        let volume = volume_name(&agent, &purpose);
+        if needs_root(&volume).is_err() {
+            return temporary("only root has volumes; --keep and --resume continue a session");
+        }
+        if hosted::check_volume(&volume).is_err() {
+            return temporary(&format!("`volumes` of the operator does not list `{volume}`"));
+        }
+        AgentHome::Persistent { volume, purpose }
+    }
+}
+
+fn temporary(reason: &str) -> AgentHome {
+    AgentHome::Temporary { reason: reason.to_owned() }
+}
+
+/// The name of the volume: the agent's, and a digest of the agent, the project and the root.
+fn volume_name(agent: &str, purpose: &str) -> String {
+    let agent = Path::new(agent).file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let plain = agent.chars().map(|each| if each.is_ascii_alphanumeric() { each } else { '-' }).take(LONGEST);
+    let plain: String = plain.collect();
+    let first = plain.trim_matches('-');
+    let first = if first.is_empty() { "agent" } else { first };
+    format!("{first}-{}", &files::digest(purpose.as_bytes())[..DIGITS])
+}
+
+/// Makes the volume of a home that persists. While another task writes it, the home of this one is temporary.
+pub fn prepare_home(store: &Store, home: AgentHome, definition: &mut Definition) -> Result<AgentHome> {
+    let AgentHome::Persistent { volume, purpose } = &home else { return Ok(home) };
+    match store.prepare_home(volume, purpose) {
+        Ok(()) => Ok(home),
+        Err(error) if error.kind() == Kind::State => {
+            definition.sandbox.home = None;
+            Ok(temporary(&error.to_string()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::check_volume_name;
+
+    #[test]
+    fn a_home_has_the_name_of_its_agent_and_one_digest_for_each_purpose() {
+        for (agent, first) in [
+            ("claude", "claude-"),
+            ("mini-swe-agent", "mini-swe-agent-"),
+            ("/etc/My agent.toml", "My-agent-"),
+            ("../-_-.toml", "agent-"),
+            ("é", "agent-"),
+        ] {
+            let name = volume_name(agent, "x");
+            assert!(name.starts_with(first) && name.len() == first.len() + DIGITS, "{agent}: {name}");
+            check_volume_name(&name).unwrap();
+            assert_eq!(name, volume_name(agent, "x"));
+            assert_ne!(name, volume_name(agent, "y"));
+        }
+    }
+}

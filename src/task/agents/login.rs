@@ -1,0 +1,138 @@
+//! The login file of an agent's own program as the source of a key: read outside, and never shown inside.
+
+use super::{AgentTable, Caller, wrong};
+use crate::error::{Kind, Result, Step};
+use crate::host::is_off;
+use crate::task::definition::agent::{KeyTable, LoginTable};
+use crate::task::definition::{Definition, WorkspaceSource, hosted};
+use crate::task::secrets::{LoginFile, Source, expired_for};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The login file of an agent's own program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentLogin {
+    /// The file.
+    pub path: PathBuf,
+    /// How long its token is valid, if it has an end.
+    pub remaining: Option<Duration>,
+}
+
+/// A login that replaces a key of the preset.
+#[derive(Debug)]
+pub(super) struct Login {
+    /// The variable of the key.
+    pub variable: String,
+    /// The file.
+    pub file: LoginFile,
+    /// When its token ends, in seconds since 1970.
+    end: Option<u64>,
+    /// Variables inside that are not secrets.
+    pub variables: Vec<(String, String)>,
+}
+
+impl Login {
+    /// Finds the first login file with a token. Hosted mode uses no login: the file is the operator's.
+    pub(super) fn find(table: &AgentTable, caller: &Caller<'_>) -> Result<Option<Login>> {
+        if hosted::rules()?.is_some() {
+            return Ok(None);
+        }
+        for (key, login) in table.keys.iter().filter_map(|key| Some((key, key.login.as_ref()?))) {
+            let Some(path) = path(login, caller) else { continue };
+            let (token, expires) = (login.token.clone(), login.expires.clone());
+            let file = LoginFile { path, token, expires, program: table.program.clone() };
+            let texts: Vec<_> = login.variables.values().map(String::as_str).collect();
+            let facts = file.facts(&texts).doing(|| format!("use the login of `{}`", table.program))?;
+            if facts.has_token {
+                let text =
+                    |(name, pointer): (&String, &String)| Some((name.clone(), facts.texts.get(pointer)?.clone()));
+                let variables = login.variables.iter().filter_map(text).collect();
+                return Ok(Some(Login { variable: key.variable.clone(), file, end: facts.end, variables }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Refuses a token that has expired.
+    pub(super) fn check(&self) -> Result<()> {
+        self.end.and_then(expired_for).map_or(Ok(()), |time| Err(self.file.expired(time)))
+    }
+
+    /// The file, for a person.
+    pub(super) fn describe(&self) -> AgentLogin {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let remaining = self.end.map(|end| Duration::from_secs(end.saturating_sub(now.as_secs())));
+        AgentLogin { path: self.file.path.clone(), remaining }
+    }
+}
+
+/// The path of a login file, without links.
+fn path(login: &LoginTable, caller: &Caller<'_>) -> Option<PathBuf> {
+    let folder = |name: &str| (caller.variable)(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let path = match login.folder.as_deref().and_then(folder) {
+        Some(folder) => folder.join(Path::new(&login.file).file_name()?),
+        None => folder("HOME")?.join(&login.file),
+    };
+    std::fs::canonicalize(path).ok()
+}
+
+/// The names of the files, for an error.
+pub(super) fn names(keys: &[KeyTable]) -> String {
+    let mut names: Vec<_> =
+        keys.iter().filter_map(|key| key.login.as_ref()).map(|login| format!("`~/{}`", login.file)).collect();
+    names.dedup();
+    names.join(", ")
+}
+
+/// Hides the login files that a task uses from the workspace. Refuses a mount or a root with one of them.
+pub(super) fn hide(definition: &mut Definition) -> Result<()> {
+    if is_off("agent-login") {
+        return Ok(());
+    }
+    let logins = definition.secrets.iter().filter_map(|secret| match &secret.source {
+        Source::Login(login) => Some(login.path.clone()),
+        _ => None,
+    });
+    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    for file in logins.collect::<Vec<_>>() {
+        let sandbox = &mut definition.sandbox;
+        let mut shown = sandbox.mounts.iter().map(|mount| &mount.source).chain(&sandbox.rootfs);
+        if let Some(path) = shown.find(|path| file.starts_with(real(path))) {
+            let words = format!("`{}` would show the login `{}`", path.display(), file.display());
+            return Err(wrong(words, "show a smaller folder, without that file").of_kind(Kind::Secret));
+        }
+        if let WorkspaceSource::Directory(folder) = &definition.workspace
+            && let Ok(within) = file.strip_prefix(real(folder))
+        {
+            sandbox.hidden.flags.push(pattern(within));
+        }
+    }
+    Ok(())
+}
+
+/// The pattern of gitignore(5) for one path.
+fn pattern(path: &Path) -> String {
+    let mut pattern = String::from("/");
+    for letter in path.to_string_lossy().chars() {
+        if "\\*?[]! #".contains(letter) {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::HiddenMatcher;
+
+    #[test]
+    fn the_pattern_of_a_file_hides_that_file_alone() {
+        for name in [".codex/auth.json", "a b/[x]*?/#!\\.json", "!x", "#x", "x "] {
+            let matcher = HiddenMatcher::new(&["!*".into(), pattern(Path::new(name))], &[]).unwrap();
+            assert!(matcher.hides(Path::new(name), false), "{name}");
+            assert!(!matcher.hides(Path::new("other"), false), "{name}");
+        }
+    }
+}
