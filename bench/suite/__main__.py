@@ -12,6 +12,7 @@ from lab import Failed, Lab, say
 # Each is a module of `cases` with `run(lab)`, which gives tables; and the peers that it is measured beside.
 CASES = {
     "start": ("run and teardown of `true`; create, start, exec, delete", ["crun", "runc", "youki", "bwrap"]),
+    "agent": ("from `brig agent` to the agent's first byte", []),
     "scale": ("many at once, and the memory of idle ones", ["crun", "runc", "youki", "bwrap"]),
     "unpack": ("an image becomes files", ["umoci", "skopeo", "docker"]),
     "layers": ("an image of many layers as a root; layers as folders or as EROFS images", ["mkfs.erofs"]),
