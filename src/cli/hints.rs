@@ -53,16 +53,24 @@ const FLAGS: [(&str, &str); 11] = [
 ];
 
 /// Hints for verbs of the OCI runtime that a user types.
-const OCI: [(&str, &str); 6] = [
-    ("exec", "this is the verb of an OCI runtime. In a task: `brig task exec ID COMMAND`"),
-    ("kill", "this is the verb of an OCI runtime. For a task: `brig task kill ID`"),
-    ("list", "this is the verb of an OCI runtime. Of tasks: `brig task ls`"),
-    ("ps", "this is the verb of an OCI runtime. `brig task ls` lists tasks, `brig task top ID` the processes of one"),
-    (
-        "run",
-        "this is the verb of an OCI runtime. A task: `brig task run --dir . COMMAND`, or `brig run --image NAME COMMAND`",
-    ),
-    ("start", "this is the verb of an OCI runtime. A task: `brig task run --dir . COMMAND`"),
+const OCI: [(&str, &str); 17] = [
+    ("checkpoint", "of a task: `brig task checkpoint ID`"),
+    ("create", "for a task: `brig task run --dir . COMMAND`"),
+    ("delete", "for a task: `brig task rm ID`"),
+    ("events", "of a task: `brig task events ID`"),
+    ("exec", "in a task: `brig task exec ID COMMAND`"),
+    ("features", "`brig doctor` lists what this machine can enforce"),
+    ("kill", "for a task: `brig task kill ID`"),
+    ("list", "of tasks: `brig task ls`"),
+    ("pause", "for a task: `brig task pause ID`"),
+    ("ps", "`brig task ls` lists tasks, `brig task top ID` the processes of one"),
+    ("restore", "for a task: `brig task rollback ID`"),
+    ("resume", "for a task: `brig task unpause ID` after a pause, `brig task resume ID` for a kept workspace"),
+    ("run", "for a task: `brig task run --dir . COMMAND`, or `brig run --image NAME COMMAND`"),
+    ("spec", "a task has flags or a profile instead: `brig task run --dir . COMMAND`"),
+    ("start", "for a task: `brig task run --dir . COMMAND`"),
+    ("state", "of a task: `brig task show ID`"),
+    ("update", "the limits of a task are flags of `brig task run --dir . COMMAND`"),
 ];
 
 fn find(table: &[(&str, &'static str)], word: &str) -> Option<&'static str> {
@@ -80,8 +88,8 @@ pub(super) fn of_flag(word: &str) -> Option<&'static str> {
 }
 
 /// The hint for a verb of the OCI runtime that a user types.
-pub(super) fn of_oci_verb(word: &str) -> Option<&'static str> {
-    find(&OCI, word)
+pub(super) fn of_oci_verb(word: &str) -> Option<String> {
+    find(&OCI, word).map(|hint| format!("this is the verb of an OCI runtime; {hint}"))
 }
 
 #[cfg(test)]
@@ -120,6 +128,8 @@ mod tests {
                 }
             }
         }
+        let hinted: Vec<_> = OCI.iter().map(|(verb, _)| *verb).collect();
+        assert!(hinted.is_sorted() && crate::cli::oci::verbs().all(|(verb, _)| hinted.contains(&verb)));
         assert!(FLAGS.iter().all(|(flag, _)| !has_flag(flag)), "a hint for a flag that exists");
     }
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cli.md");
 
 fn page() -> String {
-    let mut root = Arguments::command().term_width(110);
+    let mut root = super::verbs::grouped(Arguments::command()).term_width(110);
     root.build();
     let mut text = String::from(
         "# The command line\n\nMade from the program's own help by `BRIG_DOCS=write cargo test --bin brig`; a test compares them.\n\

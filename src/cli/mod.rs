@@ -25,11 +25,12 @@ mod oci;
 mod output;
 mod task;
 mod terminal;
+mod verbs;
 mod volume;
 mod worker;
 
 use brig::error::{Error, Kind, Result};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// brig runs untrusted coding agents in sandboxes on bare Linux: no daemon, one binary.
@@ -38,8 +39,7 @@ use std::process::ExitCode;
 #[command(after_help = "\
 Short: `brig run --image NAME COMMAND` is `brig task run --image NAME COMMAND`.
 
-As an OCI runtime for Docker, containerd, Podman and CRI-O (docs/oci.md), with runc's options; `brig VERB --help`:
-  create start run exec state list ps kill delete pause resume update events spec features checkpoint restore
+`brig VERB --help` has the flags of a verb.
 
 Examples:
   brig agent claude                      an agent on your folder, copy-on-write; its key stays outside
@@ -97,7 +97,7 @@ pub fn main() -> ExitCode {
         brig::sandbox::begin_ahead();
     }
     let json = wants_json(&words);
-    let arguments = match Arguments::try_parse_from(&words) {
+    let arguments = match parse(&words) {
         Ok(arguments) => arguments,
         Err(error) => {
             let is_of_agent = words.get(1).is_some_and(|verb| verb == "agent");
@@ -114,6 +114,13 @@ pub fn main() -> ExitCode {
         Verb::Volume(arguments) => volume::main(*arguments),
     };
     ended(done, json)
+}
+
+/// Parses the command line. The help has the verbs in groups.
+fn parse(words: &[std::ffi::OsString]) -> std::result::Result<Arguments, clap::Error> {
+    let mut command = verbs::grouped(Arguments::command());
+    let mut matches = command.try_get_matches_from_mut(words)?;
+    Arguments::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 /// Whether a command line asks for JSON. Words after `exec` of a task may belong to another program.

@@ -101,6 +101,11 @@ const VERBS: [Verb; 17] = [
     checkpoint::RESTORE,
 ];
 
+/// The verbs with their descriptions, for the help of the whole program.
+pub(super) fn verbs() -> impl Iterator<Item = (&'static str, &'static str)> {
+    VERBS.iter().map(|verb| (verb.name, verb.about))
+}
+
 /// Runs an OCI verb if the command line has one, or if the program has another runtime's name. `None`: not an OCI verb.
 pub(super) fn main() -> Option<ExitCode> {
     let mut words = std::env::args_os();

@@ -47,6 +47,22 @@ impl<const SET: u8> SettingFlags<SET> {
     }
 }
 
+/// The flags of the short help, `-h`. `--help` has all of them.
+const USUAL: [&str; 12] = [
+    "--dir",
+    "--repo",
+    "--image",
+    "--mount",
+    "--allow",
+    "--env",
+    "--secret",
+    "--memory",
+    "--wall",
+    "--detach",
+    "--json",
+    "--explain",
+];
+
 fn id(flag: &'static str) -> &'static str {
     flag.trim_start_matches('-')
 }
@@ -78,6 +94,7 @@ fn argument(setting: &'static Setting, is_whole: bool) -> Arg {
     if !is_whole {
         return argument;
     }
+    let argument = argument.hide_short_help(!USUAL.contains(&setting.flag));
     let argument = argument.conflicts_with_all(setting.excludes.iter().copied().map(id));
     let argument = setting.needs.into_iter().fold(argument, |argument, flag| argument.requires(id(flag)));
     match setting.flag {
@@ -111,5 +128,35 @@ impl<const SET: u8> FromArgMatches for SettingFlags<SET> {
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::task::Direct;
+    use clap::CommandFactory;
+    use std::collections::BTreeSet;
+
+    /// The long flags of a help text, and the headings.
+    fn parts(help: &str) -> (BTreeSet<&str>, BTreeSet<&str>) {
+        let flag = |line: &'_ str| line.trim_start().starts_with('-').then(|| line.find("--")).flatten();
+        let flags = help.lines().filter_map(|line| line[flag(line)?..].split([' ', ',']).next());
+        let heads = help.lines().filter(|line| line.ends_with(':') && !line.starts_with(' '));
+        (flags.collect(), heads.collect())
+    }
+
+    #[test]
+    fn the_short_help_has_the_usual_flags_and_the_long_one_all_in_groups() {
+        let mut command = Direct::command();
+        let (short, long) = (command.render_help().to_string(), command.render_long_help().to_string());
+        let usual: BTreeSet<_> = USUAL.into_iter().chain(["--help"]).collect();
+        assert_eq!(parts(&short).0, usual, "{short}");
+        let (flags, heads) = parts(&long);
+        for setting in settings().iter().filter(|setting| !setting.flag.is_empty()) {
+            assert!(flags.contains(setting.flag), "{}", setting.flag);
+            assert!(setting.group.is_some(), "{} has no group", setting.flag);
+        }
+        assert!(heads.len() > 8, "{heads:?}");
     }
 }

@@ -87,7 +87,7 @@ enum Verb {
 #[command(name = "brig task run", max_term_width = 110)]
 struct Direct {
     /// Where tasks are kept [default: /var/lib/brig as root, else ~/.local/share/brig]
-    #[arg(long, env = "BRIG_STORE", value_name = "DIR")]
+    #[arg(long, env = "BRIG_STORE", value_name = "DIR", hide_short_help = true)]
     store: Option<PathBuf>,
     #[command(flatten)]
     run: run::Arguments,

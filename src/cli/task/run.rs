@@ -22,6 +22,14 @@ const MOST_TOLD: usize = 5;
 #[command(after_help = "\
 Examples:
   brig task run --dir . -- make test              your folder, never written
+  brig task run --image debian:12 --dir . -- make test
+  brig task run --dir . --allow @npm -- npm ci
+  id=$(brig task run -d --dir . -- ./agent.sh)    in the background; then: brig task logs -f $id
+
+`--help` has all flags, in groups. The exit status is the command's own; limits and failures of brig have others.")]
+#[command(after_long_help = "\
+Examples:
+  brig task run --dir . -- make test              your folder, never written
   brig task run --dir . --at /src -w tests -- ./run   the folder at /src; the command starts in /src/tests
   brig task run --dir . --ro ~/.rustup --mount ~/fixtures:/fixtures:cow -- cargo test
   brig task run --repo ~/src/app --ref v2 -- ./agent.sh

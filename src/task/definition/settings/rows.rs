@@ -18,10 +18,13 @@ use crate::task::secrets::{Secret, Source};
 use std::path::Component;
 use std::time::Duration;
 
+const COMMAND: &str = "Command";
 const HEALTH: &str = "Health";
+const ISOLATION: &str = "Isolation";
 const NETWORK: &str = "Network";
 const RESULTS: &str = "Results";
 const ROOT: &str = "Root and files";
+const TASK: &str = "Task";
 const WORKSPACE: &str = "Workspace";
 
 /// Longer than a machine lives, and no overflow in the arithmetic of clocks.
@@ -142,13 +145,13 @@ pub(super) static ROWS: &[Setting] = &[
         .needs("--image")
         .group(ROOT)
         .help("How the command is asked to end [default: the image's StopSignal, else SIGTERM]"),
-    row("--profile", "FILE|NAME", "", PATH, Folder, of_command_line)
+    row("--profile", "FILE|NAME", "", PATH, Folder, of_command_line).group(TASK)
         .help("Read limits and settings from a TOML file, or from NAME.toml in ~/.config/brig; flags go before it"),
-    row("--name", "NAME", "name", Text, Free, |it, v| it.naming.set_name(v.text()?))
+    row("--name", "NAME", "name", Text, Free, |it, v| it.naming.set_name(v.text()?)).group(TASK)
         .help("A name for `brig task` verbs, which one running task of the store has at a time; it leads to the task after its end too"),
-    row("--replace", "", "", Switch(true), Free, |it, v| v.switch(&mut it.naming.replaces))
+    row("--replace", "", "", Switch(true), Free, |it, v| v.switch(&mut it.naming.replaces)).group(TASK)
         .help("End and remove the task that has the name, before this one begins"),
-    row("--label", "KEY=VALUE", "labels", VariableText, Free, add_label)
+    row("--label", "KEY=VALUE", "labels", VariableText, Free, add_label).group(TASK)
         .help("A label for `brig task ls --filter` and `prune --label` (repeat)"),
     row("--network", "MODE", "network.mode", Text, Key("allow_network_open"), |it, v| v.put(&mut it.sandbox.network.mode, str::parse))
         .group(NETWORK)
@@ -177,9 +180,9 @@ pub(super) static ROWS: &[Setting] = &[
     row("--network-bytes", "SIZE", "network.bytes", Size, AtMost("network_bytes", "not limited"), |it, v| v.some(&mut it.sandbox.network.total, size))
         .group(NETWORK)
         .help("Bytes that may pass in all"),
-    row("--env", "NAME[=VALUE]", "env", VariableText, Free, add_variable).short('e')
+    row("--env", "NAME[=VALUE]", "env", VariableText, Free, add_variable).short('e').group(COMMAND)
         .help("Set a variable, or pass on the caller's own, which is then hidden in all output"),
-    row("--secret", "NAME=SOURCE", "secrets.*.source", Secrets, Folder, |it, v| v.push(&mut it.secrets, Secret::parse))
+    row("--secret", "NAME=SOURCE", "secrets.*.source", Secrets, Folder, |it, v| v.push(&mut it.secrets, Secret::parse)).group(COMMAND)
         .help("Give the command a secret as a file /run/secrets/NAME, hidden in all output. SOURCE: env:VARIABLE, file:PATH or cmd:COMMAND"),
     secret("secrets.*.expose", Free)
         .help("How the command gets the secret: file, env or broker [default: file]"),
@@ -234,11 +237,11 @@ pub(super) static ROWS: &[Setting] = &[
     row("--canary", "", "canary", Switch(true), Free, |it, v| v.switch(&mut it.canary))
         .group(RESULTS)
         .help("Plant a made-up secret, and fail the task (outcome policy) if it shows up in anything that comes out"),
-    row("--backend", "BACKEND", "backend", Backend, Key("backends"), |it, v| v.put(&mut it.sandbox.backend, str::parse))
+    row("--backend", "BACKEND", "backend", Backend, Key("backends"), |it, v| v.put(&mut it.sandbox.backend, str::parse)).group(ISOLATION)
         .help("The isolation: native, oci:/path/to/runtime (another OCI runtime), or local (none: for development only) [default: native]"),
-    row("--grace", "TIME", "grace", Time, AtMost("grace", "10s"), |it, v| v.put(&mut it.sandbox.grace, time))
+    row("--grace", "TIME", "grace", Time, AtMost("grace", "10s"), |it, v| v.put(&mut it.sandbox.grace, time)).group(COMMAND)
         .help("How long the command may take to end when it is asked to [default: 10s]"),
-    row("--allow-degraded", "LIMIT", "allow_degraded", Texts, Key("allow_degraded"), |it, v| v.push(&mut it.sandbox.may_degrade, degradable))
+    row("--allow-degraded", "LIMIT", "allow_degraded", Texts, Key("allow_degraded"), |it, v| v.push(&mut it.sandbox.may_degrade, degradable)).group(ISOLATION)
         .help("Run although this limit or protection cannot be had on this machine (repeat, or separate by commas)"),
     key("exit_codes.succeeded", Codes, Free, |it, v| v.push(&mut it.sandbox.exit_codes.succeeded, checked))
         .help("Exit codes that mean success, besides 0"),
@@ -246,9 +249,9 @@ pub(super) static ROWS: &[Setting] = &[
         .help("Exit codes after which another attempt may succeed"),
     key("exit_codes.needs_input", Codes, Free, |it, v| v.push(&mut it.sandbox.exit_codes.needs_input, checked))
         .help("Exit codes that mean that a person is needed"),
-    row("--tty", "", "", Switch(true), Free, of_command_line).short('t')
+    row("--tty", "", "", Switch(true), Free, of_command_line).short('t').group(COMMAND)
         .help("Give the command a terminal [default: if input and output are one]"),
-    row("--no-tty", "", "", Switch(true), Free, of_command_line)
+    row("--no-tty", "", "", Switch(true), Free, of_command_line).group(COMMAND)
         .help("Give the command no terminal"),
     row("--keep", "", "", Switch(true), Free, |it, _| keep(it, Keep::Always)).excludes(&["--keep-on-failure"])
         .group(RESULTS)
@@ -256,13 +259,13 @@ pub(super) static ROWS: &[Setting] = &[
     row("--keep-on-failure", "", "", Switch(true), Free, |it, _| keep(it, Keep::OnFailure))
         .group(RESULTS)
         .help("Keep the workspace unless the task succeeds"),
-    row("--max-parallel", "NUMBER", "", Count, Free, |it, v| v.some(&mut it.max_parallel, checked))
+    row("--max-parallel", "NUMBER", "", Count, Free, |it, v| v.some(&mut it.max_parallel, checked)).group(TASK)
         .help("Begin only when fewer tasks of the store run that were begun with this flag; first come, first served"),
-    row("--queue-wait", "TIME", "", Time, Free, |it, v| v.some(&mut it.queue_wait, time)).needs("--max-parallel")
+    row("--queue-wait", "TIME", "", Time, Free, |it, v| v.some(&mut it.queue_wait, time)).needs("--max-parallel").group(TASK)
         .help("With --max-parallel: how long to wait for the turn [default: for ever]"),
-    row("--hold", "", "", Switch(true), Free, hold).excludes(&["command"])
+    row("--hold", "", "", Switch(true), Free, hold).excludes(&["command"]).group(COMMAND)
         .help("No command: the sandbox stays for `brig task exec` until it is stopped, which is its success (outcome stopped). In the foreground it reports to a service manager (sd_notify)"),
-    row("--end-with", "PID", "", Text, Free, |it, v| v.some(&mut it.end_with, Caller::parse))
+    row("--end-with", "PID", "", Text, Free, |it, v| v.some(&mut it.end_with, Caller::parse)).group(TASK)
         .help("End the task when this process of the host ends: a program that is killed leaves no sandbox"),
     row("--health", "COMMAND", "health.command", Text, Free, |it, v| v.some(&mut it.sandbox.health.command, health_command))
         .group(HEALTH)
@@ -285,14 +288,14 @@ pub(super) static ROWS: &[Setting] = &[
     row("--stream-json", "", "stream_json", Switch(true), Free, |it, v| v.switch(&mut it.stream_json))
         .group(RESULTS)
         .help("Lines of the output that are JSON objects are events of the agent's progress"),
-    row("--detach", "", "", Switch(true), Free, of_command_line).short('d').excludes(&["--explain"])
+    row("--detach", "", "", Switch(true), Free, of_command_line).short('d').excludes(&["--explain"]).group(COMMAND)
         .help("Run in the background: print the task's id and return. `brig task attach`, `wait`, `stop` go on from there"),
-    row("--interactive", "", "", Switch(true), Free, of_command_line).short('i').needs("--detach")
+    row("--interactive", "", "", Switch(true), Free, of_command_line).short('i').needs("--detach").group(COMMAND)
         .help("With --detach: keep the command's input open for `brig task attach`"),
     row("--json", "", "", Switch(true), Free, of_command_line)
         .group(RESULTS)
         .help("Print the receipt as JSON on standard output, or {\"error\":…} if nothing was started; the command's own output goes to standard error"),
-    row("--explain", "", "", Switch(true), Free, of_command_line)
+    row("--explain", "", "", Switch(true), Free, of_command_line).group(TASK)
         .help("Print what would be in force and run nothing"),
 ];
 
