@@ -106,15 +106,23 @@ fn words_of_docker_and_of_engines_get_a_hint() {
     check(&["task", "run", "--rm", "true"], "leave it out");
     check(&["task", "run", "-v", "/a:/b", "true"], "`--mount SOURCE:TARGET`");
     check(&["task", "run", "--timeout=5", "true"], "`--wall TIME`");
-    check(&["ps"], "this is the verb of an OCI runtime. `brig task ls`");
-    check(&["exec"], "this is the verb of an OCI runtime. In a task");
-    check(&["run"], "this is the verb of an OCI runtime. A task");
+    for (verb, hint) in [
+        ("ps", "`brig task ls`"),
+        ("exec", "in a task"),
+        ("run", "for a task"),
+        ("state", "of a task: `brig task show ID`"),
+        ("delete", "for a task: `brig task rm ID`"),
+    ] {
+        check(&[verb], &format!("this is the verb of an OCI runtime; {hint}"));
+    }
     // An engine reads its log, and gets runc's message only.
     let log = lab.path().join("log");
     let run = lab.brig(["--log", log.to_str().unwrap(), "ps"]);
     assert!(!run.stderr.contains("hint:"), "{run:#?}");
     let help = lab.brig(["help"]);
-    assert!(help.succeeded().stdout.contains("checkpoint restore") && help.stdout.contains("brig run --image"));
+    for words in ["\nAgents and tasks:\n  agent ", "\n  restore ", "brig run --image"] {
+        assert!(help.succeeded().stdout.contains(words), "`{words}`: {help:#?}");
+    }
     assert!(lab.brig(["help", "task", "exec"]).succeeded().stdout.contains("Run another process"));
 }
 
