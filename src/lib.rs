@@ -15,6 +15,7 @@ mod hooks;
 mod host;
 pub mod image;
 mod landlock;
+pub mod mcp;
 mod mounts;
 mod net;
 mod ns;

@@ -34,17 +34,17 @@ const FLOORS: [(Shape, &[&str]); 5] = [
         &["ns", "cgroup", "mounts", "seccomp", "landlock", "hooks", "net", "egress", "image", "resctrl", "systemd"],
     ),
     (Shape::Stairs, &["container", "process"]),
-    (Shape::Stairs, &["doctor", "engine", "worker", "task", "sandbox"]),
+    (Shape::Stairs, &["mcp", "doctor", "engine", "worker", "task", "sandbox"]),
 ];
 
 /// Downward and still wrong: who may not name whom, and why.
 const FENCES: [(&[&str], &[&str], &str); 2] = [
     (
-        &["doctor", "engine", "sandbox", "task", "worker"],
+        &["doctor", "engine", "mcp", "sandbox", "task", "worker"],
         &["ns", "cgroup", "mounts", "seccomp", "landlock", "hooks"],
         "a wish becomes a spec, and `container` carries it out",
     ),
-    (&["doctor", "engine", "sandbox", "task", "worker"], &["sys"], "system calls are made below"),
+    (&["doctor", "engine", "mcp", "sandbox", "task", "worker"], &["sys"], "system calls are made below"),
 ];
 
 /// The floor and the stair of a module.
@@ -180,6 +180,19 @@ fn oci_crate_is_only_an_oracle_of_tests() {
         .filter(|(_, path)| {
             path.file_name().is_some_and(|name| name != "oracle.rs")
                 && std::fs::read_to_string(path).unwrap().contains(crate_name)
+        })
+        .collect();
+    assert!(strays.is_empty(), "{strays:?}");
+}
+
+#[test]
+fn async_runtime_is_only_in_the_server_of_models() {
+    let crates = [concat!("tok", "io::"), concat!("rm", "cp::")];
+    let strays: Vec<_> = library()
+        .into_iter()
+        .filter(|(module, path)| {
+            let code = std::fs::read_to_string(path).unwrap();
+            module != "mcp" && crates.iter().any(|name| code.contains(name))
         })
         .collect();
     assert!(strays.is_empty(), "{strays:?}");

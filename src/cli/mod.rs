@@ -21,6 +21,7 @@ mod hints;
 mod image;
 #[cfg(test)]
 mod manual;
+mod mcp;
 mod oci;
 mod output;
 mod task;
@@ -62,6 +63,7 @@ enum Verb {
     Doctor(doctor::Arguments),
     Image(Box<image::Arguments>),
     Engine(engine::Arguments),
+    Mcp(Box<mcp::Arguments>),
     Volume(Box<volume::Arguments>),
 }
 
@@ -111,6 +113,7 @@ pub fn main() -> ExitCode {
         Verb::Doctor(arguments) => doctor::main(arguments),
         Verb::Image(arguments) => image::run(&arguments),
         Verb::Engine(arguments) => engine::main(arguments),
+        Verb::Mcp(arguments) => mcp::main(*arguments),
         Verb::Volume(arguments) => volume::main(*arguments),
     };
     ended(done, json)

@@ -125,19 +125,24 @@ impl Options {
         let store = self.open_store()?;
         let program = self.program.clone().or_else(|| std::env::var_os("BRIG_BIN").map(PathBuf::from));
         let program = program.unwrap_or_else(|| "brig".into());
-        let mut run = Command::new(&program);
-        run.args(["task", "run", "--detach", "--store"]).arg(store.root()).args(more).args(&self.words);
-        run.arg("--").args(command).stdin(Stdio::null());
-        let done = run.output().map_err(|cause| {
-            Error::os(Kind::NotFound, cause)
-                .doing(format!("start `{}`", program.display()))
-                .hint("install brig, or say where it is: Options::program")
-        })?;
-        if !done.status.success() {
-            return Err(told(&String::from_utf8_lossy(&done.stderr)));
-        }
-        Ok((store, String::from_utf8_lossy(&done.stdout).trim().to_owned()))
+        let run = ["task", "run", "--detach", "--store"].map(OsString::from).into_iter();
+        let run = run.chain([store.root().into()]).chain(more.iter().map(OsString::from)).chain(self.words.clone());
+        let id = call_program(&program, run.chain(["--".into()]).chain(command.iter().cloned()))?;
+        Ok((store, id.trim().to_owned()))
     }
+}
+
+/// Runs `brig` with these words, and returns its standard output.
+pub(crate) fn call_program(program: &Path, words: impl IntoIterator<Item = OsString>) -> Result<String> {
+    let done = Command::new(program).args(words).stdin(Stdio::null()).output().map_err(|cause| {
+        Error::os(Kind::NotFound, cause)
+            .doing(format!("start `{}`", program.display()))
+            .hint("install brig, or say where it is: Options::program")
+    })?;
+    if !done.status.success() {
+        return Err(told(&String::from_utf8_lossy(&done.stderr)));
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
 /// The error in the program's three lines.

@@ -29,6 +29,7 @@ mod library;
 mod limits;
 mod live;
 mod manage;
+mod mcp;
 mod mounts;
 mod names;
 mod own_sandboxes;

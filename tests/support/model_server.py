@@ -1,8 +1,9 @@
 """A model server that follows a script: the Anthropic messages, OpenAI chat and OpenAI responses protocols over TLS.
 
 Arguments: address, port, certificate, key, script, log. The script is a JSON object with `commands`, the shell commands
-that the model asks for one after the other, and `text`, its last words. The log gets one JSON object a request: the
-path, the account, the credentials, the number of results of tools, and the newest one. A request without tools gets a short text.
+that the model asks for one after the other, `text`, its last words, and perhaps `tool`, the name of the tool that takes
+them. The log gets one JSON object a request: the path, the account, the credentials, the number of results of tools, and the newest
+one. A request without tools gets a short text.
 """
 
 import http.server
@@ -40,10 +41,20 @@ def results_of(body):
     return found
 
 
+def tools_of(body):
+    """Every tool, also those in a group."""
+    for tool in body.get("tools") or []:
+        group = tool.get("tools")
+        for each in group if isinstance(group, list) else [tool]:
+            yield each.get("function", each)
+
+
 def shell_tool(body):
     """The name of the tool that runs a shell command, and the arguments of a call."""
-    for tool in body.get("tools") or []:
-        tool = tool.get("function", tool)
+    wanted = json.load(open(SCRIPT)).get("tool")
+    for tool in tools_of(body):
+        if wanted and not (tool.get("name", "") == wanted or tool.get("name", "").endswith("__" + wanted)):
+            continue
         schema = tool.get("input_schema") or tool.get("parameters") or {}
         names = schema.get("properties", {})
         for parameter in ("command", "cmd"):

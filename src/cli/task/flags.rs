@@ -21,6 +21,22 @@ pub(super) const ALL: u8 = 0;
 pub(super) const RESUMED: u8 = 1;
 /// All settings of an agent: a command is always there.
 pub(in crate::cli) const AGENT: u8 = 3;
+/// All settings of the sandboxes of an MCP client: they run in the background, many at a time, without a command.
+pub(in crate::cli) const MCP: u8 = 4;
+/// Flags of one task at a time, of its caller's terminal, or of the server itself.
+const NOT_OF_MCP: [&str; 11] = [
+    "--artifacts-dir",
+    "--detach",
+    "--end-with",
+    "--explain",
+    "--hold",
+    "--interactive",
+    "--json",
+    "--name",
+    "--no-tty",
+    "--replace",
+    "--tty",
+];
 /// Where the commits of an ended task go.
 pub(super) const PUSHED: u8 = 2;
 
@@ -38,6 +54,7 @@ impl<const SET: u8> SettingFlags<SET> {
         settings().iter().filter(|setting| match SET {
             ALL => !setting.flag.is_empty(),
             AGENT => !setting.flag.is_empty() && setting.flag != "--hold",
+            MCP => !setting.flag.is_empty() && !NOT_OF_MCP.contains(&setting.flag),
             RESUMED => {
                 let is_of_caller = setting.flag == "--end-with";
                 is_of_caller || matches!(setting.kind, ValueKind::Limit(_)) || REMOTE_FLAGS.contains(&setting.flag)
@@ -106,7 +123,7 @@ fn argument(setting: &'static Setting, is_whole: bool) -> Arg {
 
 impl<const SET: u8> Args for SettingFlags<SET> {
     fn augment_args(command: Command) -> Command {
-        Self::settings().map(|setting| argument(setting, SET == ALL || SET == AGENT)).fold(command, Command::arg)
+        Self::settings().map(|setting| argument(setting, [ALL, AGENT, MCP].contains(&SET))).fold(command, Command::arg)
     }
 
     fn augment_args_for_update(command: Command) -> Command {

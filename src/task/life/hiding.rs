@@ -44,6 +44,11 @@ impl Hiding {
         passed
     }
 
+    /// The visible part of a whole text.
+    pub(crate) fn text(&self, text: &str) -> String {
+        self.redactor.text(text)
+    }
+
     /// The held bytes at the end.
     pub(crate) fn finish(&mut self, error: bool) -> Vec<u8> {
         let mut passed = Vec::new();

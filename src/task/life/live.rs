@@ -65,6 +65,9 @@ pub struct Executed {
     pub(crate) hiding: Option<Hiding>,
 }
 
+/// Bytes of a list of entries: the sandbox decides how many there are.
+const LARGEST_LIST: u64 = 64 << 20;
+
 /// The longest time between the lock of a task and its socket.
 const A_MOMENT: Duration = Duration::from_secs(1);
 
@@ -192,6 +195,11 @@ impl Live {
         self.client.attach().map(|(terminal, _)| terminal)
     }
 
+    /// Hides the task's secrets in its files.
+    pub(crate) fn hiding(&self) -> Result<Hiding> {
+        Hiding::new(&self.directory, false)
+    }
+
     /// The connection, for attached clients.
     pub(crate) fn client(&self) -> &Client {
         &self.client
@@ -313,7 +321,7 @@ impl Live {
     pub fn list(&self, path: &Path) -> Result<Vec<FileEntry>> {
         let mut started = self.errand(&FileRequest::List(path.to_owned()))?;
         let mut bytes = Vec::new();
-        started.receive(|output| output.read_to_end(&mut bytes).map(|_| ()).map_err(lost))?;
+        started.receive(|output| output.take(LARGEST_LIST).read_to_end(&mut bytes).map(|_| ()).map_err(lost))?;
         serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
     }
 

@@ -6,7 +6,7 @@
 
 pub(super) mod background;
 mod canary;
-mod hiding;
+pub(super) mod hiding;
 mod jobs;
 pub(super) mod live;
 mod log;

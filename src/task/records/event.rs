@@ -202,7 +202,16 @@ pub struct Reader {
 impl Store {
     /// The events of a task from the first on.
     pub fn events(&self, id: &str) -> Result<Reader> {
-        let follower = Follower::new(self, id, EVENTS, From::Start)?;
+        self.events_from(id, From::Start)
+    }
+
+    /// The events of a task from now on.
+    pub(crate) fn new_events(&self, id: &str) -> Result<Reader> {
+        self.events_from(id, From::Now)
+    }
+
+    fn events_from(&self, id: &str, from: From) -> Result<Reader> {
+        let follower = Follower::new(self, id, EVENTS, from)?;
         Ok(Reader { follower, pending: Vec::new(), log: self.task(id).join(LOG) })
     }
 }

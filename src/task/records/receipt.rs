@@ -202,6 +202,16 @@ pub(crate) struct AttemptRecord {
 }
 
 impl Failure {
+    /// The error that it was.
+    pub(crate) fn to_error(&self) -> Error {
+        let kind = Kind::ALL.iter().copied().find(|kind| kind.code() == self.code);
+        let error = Error::new(kind.unwrap_or(Kind::Lost), self.message.clone());
+        match &self.hint {
+            Some(hint) => error.hint(hint.clone()),
+            None => error,
+        }
+    }
+
     /// The same without secrets: an error may quote a program's output.
     fn redacted(error: &Error, redactor: &Redactor) -> Failure {
         let failure = Failure::from(error);

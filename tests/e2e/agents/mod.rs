@@ -2,7 +2,7 @@
 //! `login`, the real programs in `real`.
 
 mod home;
-mod install;
+pub mod install;
 mod login;
 mod real;
 

@@ -1,0 +1,94 @@
+//! The calls that run: their number is bounded, and each can be cancelled.
+
+use crate::error::{Context, Error, Kind, Result};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Calls of tools at a time. Each has a thread.
+pub(super) const MAX_CALLS: usize = 16;
+
+/// The calls that run.
+#[derive(Debug, Default)]
+pub(super) struct Calls(Mutex<(u64, HashMap<u64, Arc<Cancel>>)>);
+
+impl Calls {
+    fn lock(&self) -> MutexGuard<'_, (u64, HashMap<u64, Arc<Cancel>>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kills the processes of all calls.
+    pub(super) fn cancel_all(&self) {
+        self.lock().1.values().for_each(|cancel| cancel.set());
+    }
+}
+
+/// One running call. Its drop frees the place.
+pub(super) struct Running {
+    number: u64,
+    pub cancel: Arc<Cancel>,
+    calls: Arc<Calls>,
+}
+
+impl Running {
+    /// Takes a place.
+    pub(super) fn begin(calls: &Arc<Calls>) -> Result<Running> {
+        let cancel = Arc::new(Cancel::new()?);
+        let mut running = calls.lock();
+        if running.1.len() >= MAX_CALLS {
+            return Err(Error::new(Kind::State, format!("{MAX_CALLS} calls run already"))
+                .hint("wait until one of them has ended"));
+        }
+        running.0 += 1;
+        let number = running.0;
+        running.1.insert(number, Arc::clone(&cancel));
+        drop(running);
+        Ok(Running { number, cancel, calls: Arc::clone(calls) })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.calls.lock().1.remove(&self.number);
+    }
+}
+
+/// Whether the client has given a call up; a poll(2) for its process wakes up.
+#[derive(Debug)]
+pub(super) struct Cancel {
+    is_set: AtomicBool,
+    wakeup: OwnedFd,
+}
+
+impl Cancel {
+    fn new() -> Result<Cancel> {
+        let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wakeup = wakeup.failing(Kind::Internal, || "begin a call")?;
+        Ok(Cancel { is_set: AtomicBool::new(false), wakeup })
+    }
+
+    /// Gives the call up.
+    pub(super) fn set(&self) {
+        self.is_set.store(true, Ordering::SeqCst);
+        // A full counter wakes up too.
+        let _ = rustix::io::write(&self.wakeup, &1_u64.to_ne_bytes());
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::SeqCst)
+    }
+
+    /// Makes the descriptor wait for the next [`Cancel::set`].
+    pub(super) fn take_wakeup(&self) {
+        // Without a wakeup there is nothing to take.
+        let _ = rustix::io::read(&self.wakeup, &mut [0_u8; 8]);
+    }
+}
+
+impl AsFd for Cancel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wakeup.as_fd()
+    }
+}

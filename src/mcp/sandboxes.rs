@@ -1,0 +1,358 @@
+//! The sandboxes of one client: their number is bounded, and all end with the server.
+//!
+//! A sandbox is a task without a command, in the background. It ends with this process (`--end-with`), also after kill -9
+//! of the server. The client knows it by a short name, which stays the same after a rollback; the task below
+//! it is another one then.
+
+use super::Policy;
+use crate::error::{Error, Kind, Result};
+use crate::host::is_off;
+use crate::sandbox::{Checkpoint, NetworkMode};
+use crate::task::{Live, Receipt, Status, Store, call_program};
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Checkpoints and rollbacks of one sandbox. Each keeps files on the host.
+const MAX_CHECKPOINTS: usize = 16;
+/// Records of ended sandboxes that stay in the store. Each may have changed files.
+const MAX_RECORDS: usize = 32;
+/// How long all sandboxes together may take to end with the server.
+const LAST: Duration = Duration::from_secs(10);
+/// This program, also if its file was replaced meanwhile.
+const PROGRAM: &str = "/proc/self/exe";
+
+/// All of them.
+pub(super) struct Sandboxes {
+    policy: Policy,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The number of the last name.
+    last: u64,
+    /// Sandboxes whose start is under way.
+    starting: usize,
+    open: BTreeMap<String, Arc<Sandbox>>,
+    /// Ended tasks, oldest first.
+    ended: VecDeque<String>,
+    /// The server ends.
+    is_closing: bool,
+}
+
+/// One sandbox.
+pub(super) struct Sandbox {
+    /// Its name for the client.
+    pub name: String,
+    tasks: Mutex<Tasks>,
+}
+
+#[derive(Clone, Default)]
+struct Tasks {
+    /// The task that runs.
+    id: String,
+    /// The tasks before its rollbacks.
+    earlier: Vec<String>,
+    /// Names of checkpoints, each with its task.
+    checkpoints: Vec<(String, String)>,
+}
+
+impl Sandbox {
+    fn tasks(&self) -> MutexGuard<'_, Tasks> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The id of its task.
+    pub(super) fn id(&self) -> String {
+        self.tasks().id.clone()
+    }
+}
+
+/// Frees the place of a sandbox that does not start.
+struct Place<'all>(&'all Sandboxes);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.state().starting -= 1;
+    }
+}
+
+impl Sandboxes {
+    pub(super) fn new(policy: Policy) -> Sandboxes {
+        Sandboxes { policy, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.policy.store
+    }
+
+    /// Takes a place for one more sandbox.
+    fn reserve(&self) -> Result<Place<'_>> {
+        let mut state = self.state();
+        if state.is_closing {
+            return Err(Error::new(Kind::State, "the server ends").hint("start it again"));
+        }
+        let most = self.policy.max_sandboxes;
+        if state.open.len() + state.starting >= most && !is_off("mcp-sandboxes") {
+            let hint = "end one with sandbox_stop; a person can raise `--max-sandboxes` of `brig mcp`";
+            return Err(Error::new(Kind::State, format!("{most} sandboxes run already")).hint(hint));
+        }
+        state.starting += 1;
+        Ok(Place(self))
+    }
+
+    /// Gives a sandbox that runs its name.
+    fn add(&self, place: Place<'_>, id: String) -> Result<Arc<Sandbox>> {
+        let mut state = self.state();
+        if state.is_closing {
+            drop(state);
+            self.store().reach(&id)?.kill(9)?;
+            self.store().wait(&id, Some(LAST))?;
+            drop(place);
+            return Err(Error::new(Kind::State, "the server ends").hint("start it again"));
+        }
+        state.last += 1;
+        let name = format!("s{}", state.last);
+        let tasks = Mutex::new(Tasks { id, ..Tasks::default() });
+        let sandbox = Arc::new(Sandbox { name: name.clone(), tasks });
+        state.open.insert(name, Arc::clone(&sandbox));
+        drop(state);
+        drop(place);
+        Ok(sandbox)
+    }
+
+    /// Starts a sandbox and returns when it is built. `is_kept`: with what checkpoints need, if the policy has it.
+    pub(super) fn start(&self, is_kept: bool) -> Result<Arc<Sandbox>> {
+        let place = self.reserve()?;
+        let words = self.policy.words(|flag| is_kept || !["--keep", "--keep-on-failure"].contains(&flag));
+        let is_root = rustix::process::geteuid().is_root();
+        // An ordinary user enters by way of the command, which must be a program.
+        let last: &[&str] = if is_root { &["--hold"] } else { &["--", "sleep", "infinity"] };
+        let words = words.into_iter().chain(last.iter().map(OsString::from));
+        let id = self.call(&["run", "--detach"], words.collect())?;
+        self.wait_until_built(&id)?;
+        self.add(place, id)
+    }
+
+    /// Runs a verb of `brig task` that starts a task of this server, and returns the task's id.
+    fn call(&self, verb: &[&str], words: Vec<OsString>) -> Result<String> {
+        let mut store = OsString::from("--store=");
+        store.push(self.store().root());
+        let end_with = (!is_off("mcp-end")).then(|| format!("--end-with={}", std::process::id()).into());
+        let own = std::iter::once(store).chain(end_with);
+        let verb = std::iter::once("task").chain(verb.iter().copied()).map(OsString::from);
+        call_program(Path::new(PROGRAM), verb.chain(own).chain(words)).map(|id| id.trim().to_owned())
+    }
+
+    /// Waits until the supervisor answers. A start that failed has its reason in the receipt.
+    fn wait_until_built(&self, id: &str) -> Result<()> {
+        let store = self.store();
+        loop {
+            let Err(error) = store.reach(id).and_then(|live| live.stats()) else { return Ok(()) };
+            // A task with --max-parallel may wait for its turn.
+            if self.policy.definition.max_parallel.is_some() && store.status(id)? == Status::Running {
+                std::thread::sleep(Duration::from_millis(50));
+                continue;
+            }
+            let receipt = store.wait(id, Some(LAST))?;
+            return Err(match receipt.and_then(|receipt| receipt.error) {
+                Some(failure) => failure.to_error().doing("start a sandbox"),
+                None => error.doing("start a sandbox"),
+            });
+        }
+    }
+
+    /// The sandbox of a name.
+    pub(super) fn find(&self, name: &str) -> Result<Arc<Sandbox>> {
+        let state = self.state();
+        state.open.get(name).cloned().ok_or_else(|| {
+            let names: Vec<_> = state.open.keys().map(String::as_str).collect();
+            let hint = match names.as_slice() {
+                [] => "start one with sandbox_start".to_owned(),
+                names => format!("these run: {}", names.join(", ")),
+            };
+            Error::new(Kind::NotFound, format!("no sandbox is named `{}`", name.escape_debug())).hint(hint)
+        })
+    }
+
+    /// A connection to a sandbox. One that has ended by itself is named with its reason, and then forgotten.
+    pub(super) fn reach(&self, sandbox: &Sandbox) -> Result<Live> {
+        let id = sandbox.id();
+        self.store().reach(&id).inspect_err(|_| {
+            if self.store().status(&id).is_ok_and(|status| status != Status::Running) {
+                self.state().open.remove(&sandbox.name);
+                self.forget(sandbox);
+            }
+        })
+    }
+
+    /// The folder in which commands start.
+    pub(super) fn workspace(&self, id: &str) -> Result<PathBuf> {
+        let record = self.store().record(id)?;
+        let workspace = record.at.unwrap_or_else(|| crate::sandbox::WORKSPACE.into());
+        Ok(record.directory.map_or(workspace.clone(), |directory| workspace.join(directory)))
+    }
+
+    /// Ends a sandbox and returns its receipt.
+    pub(super) fn stop(&self, sandbox: &Sandbox) -> Result<Receipt> {
+        let id = sandbox.id();
+        self.state().open.remove(&sandbox.name);
+        if let Ok(live) = self.store().reach(&id) {
+            // It may end by itself meanwhile.
+            let _ = live.stop(Some(Duration::ZERO));
+        }
+        let receipt = self.store().wait(&id, None)?;
+        self.forget(sandbox);
+        receipt.ok_or_else(|| Error::new(Kind::Lost, format!("the sandbox `{}` has no receipt", sandbox.name)))
+    }
+
+    /// Removes what was kept for checkpoints, and the oldest records.
+    fn forget(&self, sandbox: &Sandbox) {
+        let Tasks { id, earlier, .. } = sandbox.tasks().clone();
+        for task in earlier.iter().chain([&id]) {
+            // A task without --keep has nothing to discard.
+            let _ = self.store().discard(task);
+        }
+        let mut state = self.state();
+        state.ended.extend(earlier.into_iter().chain([id]));
+        let excess = state.ended.len().saturating_sub(MAX_RECORDS);
+        let old: Vec<_> = state.ended.drain(..excess).collect();
+        drop(state);
+        for id in old {
+            // `brig task prune` removes what stays.
+            let _ = self.store().remove(&id);
+        }
+    }
+
+    /// Copies the files of a sandbox.
+    pub(super) fn checkpoint(&self, sandbox: &Sandbox, name: Option<&str>) -> Result<Checkpoint> {
+        let mut tasks = sandbox.tasks();
+        if tasks.checkpoints.len() >= MAX_CHECKPOINTS {
+            return Err(Error::new(Kind::State, format!("the sandbox has {MAX_CHECKPOINTS} checkpoints already"))
+                .hint("go on in a fork, or start another sandbox"));
+        }
+        let name = name.map_or_else(|| format!("c{}", tasks.checkpoints.len() + 1), str::to_owned);
+        if tasks.checkpoints.iter().any(|(known, _)| *known == name) {
+            return Err(Error::new(Kind::Exists, format!("there is a checkpoint `{}` already", name.escape_debug()))
+                .hint("give another name, or none"));
+        }
+        let made = self.store().reach(&tasks.id)?.checkpoint(Some(&name))?;
+        let id = tasks.id.clone();
+        tasks.checkpoints.push((name, id));
+        Ok(made)
+    }
+
+    /// Ends the processes of a sandbox and goes on with the files of a checkpoint. Returns the id of the new task.
+    pub(super) fn rollback(&self, sandbox: &Sandbox, checkpoint: &str) -> Result<String> {
+        let mut tasks = sandbox.tasks();
+        let task = find_checkpoint(&tasks, checkpoint)?;
+        if tasks.earlier.len() >= MAX_CHECKPOINTS {
+            return Err(Error::new(Kind::State, format!("the sandbox was rolled back {MAX_CHECKPOINTS} times"))
+                .hint("go on in a fork of the checkpoint"));
+        }
+        let words = [self.again(), vec![task.clone().into(), checkpoint.into()]].concat();
+        let id = self.call(&["rollback"], words)?;
+        // The verb has ended the task of the checkpoint, which may be an earlier one.
+        let before = std::mem::replace(&mut tasks.id, id.clone());
+        tasks.earlier.push(before.clone());
+        drop(tasks);
+        if before != task {
+            if let Ok(live) = self.store().reach(&before) {
+                let _ = live.kill(9);
+            }
+            self.store().wait(&before, Some(LAST))?;
+        }
+        self.wait_until_built(&id)?;
+        Ok(id)
+    }
+
+    /// Starts another sandbox with the files of a checkpoint, or with the files as they are now.
+    pub(super) fn fork(&self, sandbox: &Sandbox, checkpoint: Option<&str>) -> Result<Arc<Sandbox>> {
+        let place = self.reserve()?;
+        let name = match checkpoint {
+            Some(name) => name.to_owned(),
+            None => self.checkpoint(sandbox, None)?.name,
+        };
+        let task = find_checkpoint(&sandbox.tasks(), &name)?;
+        let words = [self.again(), vec![format!("--from={name}").into(), task.into()]].concat();
+        let id = self.call(&["fork"], words)?;
+        self.wait_until_built(&id)?;
+        self.add(place, id)
+    }
+
+    /// The flags whose values are in no record, for a task that goes on from another.
+    fn again(&self) -> Vec<OsString> {
+        self.policy.words(|flag| ["--env", "--secret"].contains(&flag))
+    }
+
+    /// Ends everything, as the server ends.
+    pub(super) fn end_all(&self) {
+        let mut state = self.state();
+        state.is_closing = true;
+        let open: Vec<_> = std::mem::take(&mut state.open).into_values().collect();
+        drop(state);
+        for sandbox in &open {
+            if let Ok(live) = self.store().reach(&sandbox.id()) {
+                let _ = live.kill(9);
+            }
+        }
+        let end = Instant::now() + LAST;
+        for sandbox in &open {
+            // What is not over then ends with this process.
+            let _ = self.store().wait(&sandbox.id(), Some(end.saturating_duration_since(Instant::now())));
+            self.forget(sandbox);
+        }
+        // A start that is under way ends its own sandbox.
+        while self.state().starting > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// What a model should know of the policy.
+    pub(super) fn instructions(&self) -> String {
+        let Policy { definition, timeout, max_sandboxes, .. } = &self.policy;
+        let network = &definition.sandbox.network;
+        let allowed: Vec<_> = network.policy.allowed.iter().map(ToString::to_string).collect();
+        let network = match network.mode {
+            NetworkMode::None => "no network".to_owned(),
+            NetworkMode::Egress => format!("network to these hosts only: {}", allowed.join(", ")),
+            _ => "network to public addresses".to_owned(),
+        };
+        let files = match definition.workspace.folder() {
+            Some(folder) => {
+                format!("They work on a private copy of {}; the original is never written.", folder.display())
+            }
+            None => "Their working folder is empty at first.".to_owned(),
+        };
+        format!(
+            "Commands run in sandboxes of brig. {files} They have {network}. A command may take {} at most, and {max_sandboxes} \
+             sandboxes may run at a time. `run` uses a fresh sandbox for one command; to work in several steps use \
+             sandbox_start, then exec, read_file and write_file, and sandbox_stop. No tool changes the network, the limits or \
+             the mounts: a person does, with the flags of `brig mcp`.",
+            humantime::format_duration(*timeout),
+        )
+    }
+}
+
+fn find_checkpoint(tasks: &Tasks, name: &str) -> Result<String> {
+    let found = tasks.checkpoints.iter().find(|(known, _)| known == name);
+    found.map(|(_, task)| task.clone()).ok_or_else(|| {
+        let known: Vec<_> = tasks.checkpoints.iter().map(|(name, _)| name.as_str()).collect();
+        let hint = match known.as_slice() {
+            [] => "make one with checkpoint".to_owned(),
+            known => format!("it has these: {}", known.join(", ")),
+        };
+        Error::new(Kind::NotFound, format!("no checkpoint is named `{}`", name.escape_debug())).hint(hint)
+    })
+}

@@ -1,0 +1,144 @@
+//! What a client or a command piles up has a bound.
+
+use super::client::{Client, server};
+use super::*;
+use std::time::{Duration, Instant};
+
+/// Resident memory of a process at most, in MiB.
+fn peak_memory(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
+}
+
+#[test]
+fn long_output_has_its_beginning_its_end_and_a_note() {
+    let lab = Lab::new();
+    let mut client = Client::new(&lab, &["--max-output", "1K"]);
+    let run = client.call("run", json!({ "command": "seq 100000; seq 5 >&2" }));
+    let content = run.ended_as("succeeded");
+    let stdout = content["stdout"].as_str().unwrap();
+    assert!(stdout.starts_with("1\n2\n3\n") && stdout.ends_with("\n99999\n100000\n"), "{run:#?}");
+    assert!(stdout.len() < 1200 && stdout.contains("bytes are left out here"), "{run:#?}");
+    assert_eq!(content["stdout_left_out"], 588_895 - 1024, "{run:#?}");
+    assert!(content["stderr"] == "1\n2\n3\n4\n5\n" && content["stderr_left_out"].is_null(), "{run:#?}");
+    let name = client.sandbox();
+    client.exec(&name, "head -c 3000 /dev/zero | tr '\\0' x > file; ln -s /dev/zero endless").ended_as("succeeded");
+    let read = |client: &mut Client, path: &str, offset: u64| {
+        client.call("read_file", json!({ "sandbox": name, "path": path, "offset": offset, "max_bytes": 1 << 30 }))
+    };
+    let part = read(&mut client, "file", 2900);
+    assert_eq!(
+        (part.succeeded()["content"].as_str().unwrap().len(), &part.succeeded()["next_offset"]),
+        (100, &Value::Null)
+    );
+    let part = read(&mut client, "file", 0);
+    assert_eq!(part.succeeded()["next_offset"], 1024, "{part:#?}");
+    read(&mut client, "file", 1 << 40).refused("`offset`");
+    // Refused, or a part like any other; never without an end.
+    read(&mut client, "endless", 0);
+    client.exec(&name, "mkdir many; cd many; seq 1500 | xargs touch").ended_as("succeeded");
+    let list = client.call("list_files", json!({ "sandbox": name, "path": "many" }));
+    assert_eq!(
+        (list.succeeded()["entries"].as_array().unwrap().len(), &list.succeeded()["left_out"]),
+        (1000, &json!(500))
+    );
+}
+
+#[test]
+fn a_message_that_is_too_long_is_answered_and_not_kept() {
+    let lab = Lab::new();
+    let flood = |client: &mut Client| {
+        let content = "x".repeat(150 << 20);
+        let arguments = json!({ "sandbox": "s1", "path": "f", "content": content });
+        let message = json!({ "id": 7, "jsonrpc": "2.0", "method": "tools/call", "params": { "name": "write_file", "arguments": arguments } });
+        client.send(&message);
+        client.receive()
+    };
+    let mut client = Client::new(&lab, &[]);
+    let reply = flood(&mut client);
+    assert!(reply["id"] == 7 && reply["error"]["message"].as_str().unwrap().contains("at most"), "{reply:#}");
+    client.write(b"no JSON at all");
+    client.write(b"{\"jsonrpc\":\"2.0\"}");
+    client.call("run", json!({ "command": "true" })).ended_as("succeeded");
+    let peak = peak_memory(client.pid());
+    assert!(peak < 100, "{peak} MiB");
+    let mut weak = Client::of(server(&lab, &[]).weakened("mcp-message"));
+    flood(&mut weak);
+    assert!(peak_memory(weak.pid()) > 150);
+}
+
+#[test]
+fn a_client_that_does_not_read_stops_itself() {
+    let lab = Lab::new();
+    let unread = |task: crate::support::Task<'_>, count: u64| {
+        let mut client = Client::of(task);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        client.pause_reading();
+        let mut input = client.take_input();
+        std::thread::spawn(move || {
+            use std::io::Write;
+            for id in 1000..1000 + count {
+                let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/list\"}}\n");
+                if input.write_all(line.as_bytes()).is_err() {
+                    break;
+                }
+            }
+            let _ = sender.send(input);
+        });
+        std::thread::sleep(Duration::from_secs(3));
+        let peak = peak_memory(client.pid());
+        client.go_on_reading();
+        let mut answered = 0;
+        while answered < count {
+            answered += u64::from(client.receive()["id"].as_u64().is_some_and(|id| id >= 1000));
+        }
+        client.return_input(receiver.recv().unwrap());
+        client.call("run", json!({ "command": "true" })).ended_as("succeeded");
+        peak
+    };
+    let peak = unread(server(&lab, &[]), 20_000);
+    assert!(peak < 60, "{peak} MiB");
+    let peak = unread(server(&lab, &[]).weakened("mcp-requests"), 20_000);
+    assert!(peak > 60, "{peak} MiB without the bound");
+}
+
+#[test]
+fn sandboxes_and_calls_at_a_time_are_bounded() {
+    let lab = Lab::new();
+    let mut client = Client::new(&lab, &["--max-sandboxes", "2"]);
+    let (first, _) = (client.sandbox(), client.sandbox());
+    client.call("sandbox_start", json!({})).refused("2 sandboxes run already");
+    client.call("run", json!({ "command": "true" })).refused("2 sandboxes run already");
+    client.call("sandbox_stop", json!({ "sandbox": first })).succeeded();
+    client.call("run", json!({ "command": "true" })).ended_as("succeeded");
+    let name = client.sandbox();
+    let begun = Instant::now();
+    let ids: Vec<_> = (0..20).map(|_| client.begin("exec", json!({ "sandbox": name, "command": "sleep 2" }))).collect();
+    let replies: Vec<_> = ids.iter().map(|_| client.receive()).collect();
+    let refused = replies.iter().filter(|reply| reply["result"]["isError"] == true).count();
+    assert_eq!(refused, 4, "{replies:#?}");
+    assert!(replies.iter().any(|reply| reply.to_string().contains("16 calls run already")), "{replies:#?}");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    client.exec(&name, "true").ended_as("succeeded");
+    let mut weak = Client::of(server(&lab, &["--max-sandboxes", "2"]).weakened("mcp-sandboxes"));
+    assert_eq!([weak.sandbox(), weak.sandbox(), weak.sandbox()].len(), 3);
+}
+
+#[test]
+fn a_cancelled_call_ends_its_process() {
+    let lab = Lab::new();
+    let mut client = Client::new(&lab, &[]);
+    let name = client.sandbox();
+    let id = client.begin("exec", json!({ "sandbox": name, "command": "touch begun; sleep 2; touch late" }));
+    let has = |client: &mut Client, file: &str| {
+        client.exec(&name, &format!("test -e {file}")).0["structuredContent"]["exit_status"] == 0
+    };
+    let end = Instant::now() + Duration::from_secs(20);
+    while !has(&mut client, "begun") {
+        assert!(Instant::now() < end);
+    }
+    client.send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } }));
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!has(&mut client, "late"));
+}
