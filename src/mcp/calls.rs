@@ -192,6 +192,7 @@ pub(super) fn sandbox_stop(call: &Call<'_>, arguments: &Arguments) -> Result<Rep
         lines.push(format!("changes: {added} added, {modified} modified, {deleted} deleted"));
         lines.push(format!("for a person: `brig task diff {id}` shows them, `brig task apply {id}` applies them"));
         structured["changes"] = json!({ "added": added, "modified": modified, "deleted": deleted });
+        structured["for_a_person"] = json!([format!("brig task diff {id}"), format!("brig task apply {id}")]);
     }
     let refused = receipt.refused_hosts();
     lines.extend(refused.iter().map(|row| refused_line(row, |row| remedy(row, None))));

@@ -42,17 +42,19 @@ def results_of(body):
 
 
 def tools_of(body):
-    """Every tool, also those in a group."""
+    """Every tool with the name of its group."""
     for tool in body.get("tools") or []:
         group = tool.get("tools")
-        for each in group if isinstance(group, list) else [tool]:
-            yield each.get("function", each)
+        if isinstance(group, list):
+            yield from ((each, tool["name"]) for each in group)
+        else:
+            yield tool.get("function", tool), None
 
 
 def shell_tool(body):
-    """The name of the tool that runs a shell command, and the arguments of a call."""
+    """The name of the tool that runs a shell command, its group, and the arguments of a call."""
     wanted = json.load(open(SCRIPT)).get("tool")
-    for tool in tools_of(body):
+    for tool, group in tools_of(body):
         if wanted and not (tool.get("name", "") == wanted or tool.get("name", "").endswith("__" + wanted)):
             continue
         schema = tool.get("input_schema") or tool.get("parameters") or {}
@@ -67,19 +69,20 @@ def shell_tool(body):
                     if "is_background" in names:
                         arguments["is_background"] = False
                     return arguments
-                return tool["name"], call
-    return None, None
+                return tool["name"], group, call
+    return None, None, None
 
 
 def turn(body):
     """What the model says: a text, or the call of a tool."""
     script = json.load(open(SCRIPT))
-    name, call = shell_tool(body)
+    name, group, call = shell_tool(body)
     if name is None:
         return {"text": "a title"}
     count = len(results_of(body)) % (len(script["commands"]) + 1)
     if count < len(script["commands"]):
-        return {"text": "I run a command.", "name": name, "arguments": call(script["commands"][count]), "id": "call_%d" % count}
+        arguments = call(script["commands"][count])
+        return {"text": "I run a command.", "name": name, "group": group, "arguments": arguments, "id": "call_%d" % count}
     return {"text": script["text"]}
 
 
@@ -133,6 +136,8 @@ def responses(body, said):
     if "name" in said:
         output.append({"type": "function_call", "id": "item_1", "call_id": said["id"], "name": said["name"],
                        "arguments": json.dumps(said["arguments"]), "status": "completed"})
+        if said["group"]:
+            output[-1]["namespace"] = said["group"]
     whole = {"id": "resp_1", "object": "response", "created_at": 1, "model": body.get("model"), "status": "completed",
              "output": output, "usage": usage, "error": None, "parallel_tool_calls": False, "tools": [], "tool_choice": "auto"}
     events = [{"type": "response.created", "response": dict(whole, status="in_progress", output=[], usage=None)}]

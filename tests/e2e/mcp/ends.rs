@@ -37,11 +37,9 @@ fn nothing_is_left_of_a_client_that_vanishes() {
     }
     for id in lab.ids() {
         let receipt = lab.brig(["task", "wait", "--json", &id]).receipt();
-        assert_eq!(
-            (&receipt["outcome"], &receipt["cleanup"]["left"]),
-            (&json!("cancelled"), &json!([])),
-            "{receipt:#}"
-        );
+        // A call that was cancelled has stopped its sandbox itself.
+        assert!(["cancelled", "stopped"].contains(&receipt["outcome"].as_str().unwrap()), "{receipt:#}");
+        assert_eq!(receipt["cleanup"]["left"], json!([]), "{receipt:#}");
     }
 }
 
