@@ -6,7 +6,7 @@
 use super::Agent;
 use crate::error::{Kind, Result};
 use crate::files;
-use crate::sandbox::{Backend, HOME, needs_root};
+use crate::sandbox::{Backend, HOME, LimitName, needs_root};
 use crate::task::definition::{Definition, WorkspaceSource, hosted};
 use crate::task::store::Store;
 use std::path::Path;
@@ -64,6 +64,10 @@ impl Agent {
         if sandbox.mounts.iter().any(|mount| Path::new(HOME).starts_with(&mount.target)) {
             return temporary("a mount is in its place");
         }
+        // A volume needs what the disk limit needs: mke2fs and a loop device.
+        if sandbox.may_degrade.iter().any(|name| name == LimitName::Disk.word()) {
+            return temporary("`--allow-degraded disk`: the machine may have no volumes; --home NAME uses one");
+        }
         let root = match (&definition.image, &sandbox.rootfs) {
             (Some(image), _) => format!(", image {}", image.reference),
             (None, Some(root)) => format!(", root {}", root.display()),
@@ -119,6 +123,24 @@ pub fn prepare_home(store: &Store, home: AgentHome, definition: &mut Definition)
 mod tests {
     use super::*;
     use crate::sandbox::check_volume_name;
+    use crate::task::definition::agent::AgentTable;
+
+    #[test]
+    fn a_home_is_temporary_where_nothing_tells_its_project_or_a_volume_may_be_impossible() {
+        let project = tempfile::tempdir().unwrap();
+        let agent = Agent { name: "x".into(), table: AgentTable::default(), is_own_command: false };
+        let check = |change: &dyn Fn(&mut Definition), words: &str| {
+            let mut definition = Definition::new(Vec::new());
+            definition.workspace = WorkspaceSource::Directory(project.path().to_owned());
+            change(&mut definition);
+            let home = agent.choose_home(false, &mut definition);
+            let AgentHome::Temporary { reason } = home else { panic!("{home:?}") };
+            assert!(reason.contains(words) && definition.sandbox.home.is_none(), "{reason}");
+        };
+        check(&|it| it.workspace = WorkspaceSource::Empty, "on no project");
+        check(&|it| it.sandbox.may_degrade.push("disk".into()), "--allow-degraded disk");
+        check(&|it| it.sandbox.backend = Backend::Local, "backend");
+    }
 
     #[test]
     fn a_home_has_the_name_of_its_agent_and_one_digest_for_each_purpose() {
