@@ -1,6 +1,6 @@
 //! The commands of the how-to pages, run as they are written, with their output.
 //!
-//! A block of a page that is marked `console` has commands after `$ `, their further lines after `> `, and below each
+//! A block of a page that is marked `console` has commands after `$ `, and their further lines after `> `. Below each is
 //! its output with standard error. `…` matches the rest of a line up to the words behind it, and a line that has `…`
 //! alone matches any lines. A last line `[N]` is an exit status that is not 0. The commands of one page share a shell,
 //! in a home with a repository at `~/src/app`, its remote at `~/remote/app.git`, and a scripted agent.

@@ -117,8 +117,8 @@ def task(lab, tables):
     subjects.append(Subject("exec of `true` alone", ["true"]))
     text = ("`brig task run --empty -- true` with everything on: user namespace, filter, Landlock, limits, disk cap, log, receipt. "
             "`bwrap --unshare-all` with /usr, /proc, /dev and a tmpfs has no limits, no filter, no disk cap, no record. "
-            "The same calls in turn are a C program: namespaces, mounts, filter, Landlock, limits and the disk as brig makes it, "
-            "no log and no record. brig makes some of them side by side.")
+            "The same calls in turn are a C program. It makes namespaces, mounts, filter, Landlock, limits and disk as brig does, "
+            "and no log and no record. brig makes some of them side by side.")
     if journaled:
         text += (" Store and disks are on an ext4 with a journal, in memory. The host's ext4 has no journal: there a new file looks at each "
                  "file that was removed in the last minute.")
