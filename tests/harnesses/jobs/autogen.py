@@ -10,7 +10,8 @@ from job import IMAGE, WORK, attack, attack_line, work
 
 async def main():
     folder = pathlib.Path("coding")
-    executor = DockerCommandLineCodeExecutor(image=IMAGE, work_dir=folder, timeout=20)
+    # Podman removes a container with `--rm` while it restarts, with runc too.
+    executor = DockerCommandLineCodeExecutor(image=IMAGE, work_dir=folder, timeout=20, auto_remove=False)
 
     async def run(code, language="sh"):
         return await executor.execute_code_blocks([CodeBlock(code=code, language=language)], CancellationToken())
