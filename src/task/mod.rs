@@ -23,6 +23,7 @@ pub use agents::{
     Agent, AgentFacts, AgentHome, AgentKey, AgentLogin, Caller, KeyPlace, PresetSummary, ProjectFile, installed, learn,
     prepare_home, presets, project, trust, untrust,
 };
+pub use definition::engine::secret_opener;
 pub use definition::explain::explain;
 pub(crate) use definition::hosted::rules as machine_rules;
 pub use definition::hosted::{
@@ -71,7 +72,7 @@ pub use records::receipt::{Parent, Receipt, Versions};
 pub use records::record::Record;
 pub use redact::Redactor;
 pub use redact::display::{is_deceptive, reorders_text};
-pub use secrets::{Exposure, LoginFile, Secret, SecretUse, Source, revoke, secret_opener};
+pub use secrets::{Exposure, LoginFile, Secret, SecretUse, Source, revoke};
 pub(crate) use store::names::checked_name;
 pub(crate) use store::names_in;
 pub use store::{Status, Store};

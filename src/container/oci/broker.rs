@@ -1,7 +1,8 @@
-//! The broker of a container's annotations `dev.brig.secret.NAME`: who opens the secrets, and what makes the container's
-//! programs trust the broker.
+//! The broker of a container's annotations `dev.brig.secret.NAME`: its secrets are opened, and the container's programs
+//! trust it.
 
 use super::bundle;
+use super::creation::SecretOpener;
 use crate::egress::trust::{BUNDLE, BUNDLES, FOLDER, VARIABLES};
 use crate::egress::{Broker, PLACEHOLDER, Trust};
 use crate::error::{Context, Error, Kind, Result};
@@ -19,11 +20,6 @@ use std::path::{Path, PathBuf};
 /// The most bytes of a root's own certificates.
 const MOST_CERTIFICATES: u64 = 8 << 20;
 
-/// Opens the secrets of annotations: names and texts in, the broker out. The caller of `create` gives it: sources of
-/// secrets are above this module.
-#[derive(Clone, Copy, Debug)]
-pub struct SecretOpener(pub(crate) fn(&[(String, String)]) -> Result<Broker>);
-
 /// The broker of these annotations; `None` without any.
 pub(super) fn open(secrets: &[(String, String)], opener: Option<SecretOpener>) -> Result<Option<Broker>> {
     let Some((first, _)) = secrets.first() else { return Ok(None) };
@@ -34,8 +30,8 @@ pub(super) fn open(secrets: &[(String, String)], opener: Option<SecretOpener>) -
     open(secrets).map(Some)
 }
 
-/// Makes the container's certificates in `directory`, and the mounts that show them: its root's own ones with the
-/// broker's authority, or the machine's in a root without any.
+/// Makes the container's certificates in `directory`, and the mounts that show them. They are its root's own ones with
+/// the broker's authority. A root without any gets the machine's.
 pub(super) fn certificates(broker: &Broker, root: &Path, directory: &Path) -> Result<Vec<Mount>> {
     let trust = Trust::new(&broker.certificate, broker.roots.as_deref().map(Vec::as_slice));
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

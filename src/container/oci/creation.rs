@@ -1,9 +1,14 @@
 //! The caller's options for `create`, and what it passes on: descriptors, and the receiver of the terminal.
 
-use super::broker::SecretOpener;
+use crate::egress::Broker;
 use crate::error::{Context, Error, Kind, Result};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+
+/// Opens the secrets of annotations: names and texts in, the broker out. The caller of `create` gives it: sources of
+/// secrets are above this module.
+#[derive(Clone, Copy, Debug)]
+pub struct SecretOpener(pub(crate) fn(&[(String, String)]) -> Result<Broker>);
 
 /// The options of `create` besides config.json.
 #[derive(Clone, Debug, Default)]

@@ -29,10 +29,9 @@ mod socket;
 mod start;
 mod template;
 
-pub use broker::SecretOpener;
 pub use checkpoint::{Cgroups, Checkpoint, CriuOptions, Restoration, Restored};
 pub use create::Created;
-pub use creation::Creation;
+pub use creation::{Creation, SecretOpener};
 pub use exec::{Executed, Execution};
 pub use features::features;
 pub use id::ContainerId;

@@ -1,6 +1,7 @@
 //! What a task is: the work, and what it may use.
 
 pub(super) mod agent;
+pub(super) mod engine;
 pub(super) mod explain;
 pub(super) mod exposure;
 pub(super) mod hidden;

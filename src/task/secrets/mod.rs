@@ -4,19 +4,18 @@
 //! command, and the redactor's values. A value is read once, before anything is made, and is in memory only. Never: a
 //! value in an argument, a record, an event, a receipt, a log or a file of the host.
 
-mod engine;
 mod held;
 mod login;
 mod oauth;
 mod source;
 mod vault;
 
-pub use engine::secret_opener;
 pub(super) use held::TaskSecrets;
 pub use held::{SecretUse, revoke};
 pub use login::LoginFile;
 pub(super) use login::expired_for;
 pub use source::Source;
+pub(super) use vault::open as open_broker;
 
 use crate::error::{Error, Kind, Result};
 use crate::files::Pinned;

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Reads the broker's values and makes an authority for their hosts; `None` without such secrets.
-pub(super) fn open(secrets: &[Secret]) -> Result<Option<Broker>> {
+pub(in crate::task) fn open(secrets: &[Secret]) -> Result<Option<Broker>> {
     let brokered: Vec<&Secret> = secrets.iter().filter(|each| each.exposure == Exposure::Broker).collect();
     if brokered.is_empty() {
         return Ok(None);

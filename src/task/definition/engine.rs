@@ -1,9 +1,9 @@
 //! Secrets of a container's annotations `dev.brig.secret.NAME`, for the broker.
 
-use super::{Exposure, Source, Wish, check, vault};
+use super::hosted::pin_now;
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::{Broker, SecretOpener};
-use crate::task::definition::hosted::pin_now;
+use crate::task::secrets::{Exposure, Secret, Source, Wish, check, open_broker};
 use std::path::Path;
 
 /// Opens the secrets of annotations. Each text has the keys of a profile's `[secrets.NAME]` as an inline table.
@@ -17,10 +17,10 @@ fn open(annotations: &[(String, String)]) -> Result<Broker> {
     });
     let secrets = secrets.collect::<Result<Vec<_>>>()?;
     check(&secrets)?;
-    vault::open(&secrets)?.ok_or_else(|| Error::new(Kind::Internal, "no secret is the broker's"))
+    open_broker(&secrets)?.ok_or_else(|| Error::new(Kind::Internal, "no secret is the broker's"))
 }
 
-fn secret(name: &str, text: &str) -> Result<super::Secret> {
+fn secret(name: &str, text: &str) -> Result<Secret> {
     #[derive(serde::Deserialize)]
     struct Line {
         it: Wish,
@@ -33,13 +33,13 @@ fn secret(name: &str, text: &str) -> Result<super::Secret> {
             "write it like: source = \"file:/etc/brig/keys/api\", host = \"api.example.com\"",
         );
     };
-    if it.placeholder.is_some() {
+    let mut secret = it.into_secret(name, Path::new("/"), &pin_now)?;
+    if secret.placeholder.is_some() {
         return refuse(
             "a container has no `placeholder`",
             "give its variable a value instead: docker run --env NAME=VALUE",
         );
     }
-    let mut secret = it.into_secret(name, Path::new("/"), &pin_now)?;
     if secret.exposure != Exposure::Broker {
         return refuse("only the broker gives a container a secret", "add host = \"api.example.com\"");
     }
