@@ -119,11 +119,13 @@ pub fn main() -> ExitCode {
     ended(done, json)
 }
 
-/// Parses the command line. The help has the verbs in groups.
+/// Parses the command line. Only a help and an error need the text with the verbs in groups.
 fn parse(words: &[std::ffi::OsString]) -> std::result::Result<Arguments, clap::Error> {
-    let mut command = verbs::grouped(Arguments::command());
-    let mut matches = command.try_get_matches_from_mut(words)?;
-    Arguments::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+    Arguments::try_parse_from(words).or_else(|_| {
+        let mut command = verbs::grouped(Arguments::command());
+        let mut matches = command.try_get_matches_from_mut(words)?;
+        Arguments::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+    })
 }
 
 /// Whether a command line asks for JSON. Words after `exec` of a task may belong to another program.

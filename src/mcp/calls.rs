@@ -1,7 +1,7 @@
 //! The functions that serve the tools.
 
 use super::arguments::Arguments;
-use super::exec::{self, Finished, Place, evidence_of, refused_rows};
+use super::exec::{self, ExecContext, Finished, evidence_of, refused_rows};
 use super::files;
 use super::reply::{Reply, refused_json, refused_line, remedy};
 use super::running::Cancel;
@@ -53,14 +53,14 @@ impl Call<'_> {
             ..Execution::default()
         };
         let options = &policy.definition.sandbox;
-        let place = Place {
+        let context = ExecContext {
             store: self.sandboxes.store(),
             id: &id,
             live: &live,
             exit_codes: &options.exit_codes,
             has_gateway: options.network.mode == NetworkMode::Egress,
         };
-        exec::run(&place, execution, arguments.text("stdin"), policy.max_output, self.cancel)
+        exec::run(&context, execution, arguments.text("stdin"), policy.max_output, self.cancel)
     }
 }
 

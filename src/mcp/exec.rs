@@ -36,8 +36,8 @@ pub(super) struct Finished {
     pub refused: Vec<Row>,
 }
 
-/// The sandbox of a process.
-pub(super) struct Place<'call> {
+/// What the start of a process needs of its sandbox.
+pub(super) struct ExecContext<'call> {
     pub store: &'call Store,
     pub id: &'call str,
     pub live: &'call Live,
@@ -48,18 +48,18 @@ pub(super) struct Place<'call> {
 
 /// Runs a process to its end. `cancel` kills it.
 pub(super) fn run(
-    place: &Place<'_>,
+    context: &ExecContext<'_>,
     execution: Execution,
     input: Option<&str>,
     max_output: usize,
     cancel: &Cancel,
 ) -> Result<Finished> {
-    let mut events = place.store.new_events(place.id)?;
+    let mut events = context.store.new_events(context.id)?;
     let began = Instant::now();
     let mut console = Collector::new(input, max_output, cancel)?;
-    let mut started = place.live.exec(execution)?;
+    let mut started = context.live.exec(execution)?;
     if !is_off("mcp-redaction") {
-        started = started.hide_secrets(place.live)?;
+        started = started.hide_secrets(context.live)?;
     }
     if input.is_none() {
         started.input = None;
@@ -73,7 +73,7 @@ pub(super) fn run(
         Ok(end) => *end == ExecEnd::Exited(KILLED),
     };
     let limit = if end.is_err() { Duration::from_secs(10) } else { A_MOMENT };
-    if has_ended && let Some(receipt) = place.store.wait(place.id, Some(limit))? {
+    if has_ended && let Some(receipt) = context.store.wait(context.id, Some(limit))? {
         let refused = receipt.refused_hosts();
         let outcome = receipt.outcome.clone();
         return Ok(Finished { outcome, status: None, streams, elapsed, evidence: evidence_of(&receipt), refused });
@@ -81,7 +81,7 @@ pub(super) fn run(
     let end = end?;
     let mut seen = Observed::default();
     seen.read(&mut events)?;
-    if place.has_gateway && end != ExecEnd::Exited(0) && seen.refused.is_empty() {
+    if context.has_gateway && end != ExecEnd::Exited(0) && seen.refused.is_empty() {
         std::thread::sleep(ACCOUNT);
         seen.read(&mut events)?;
     }
@@ -92,7 +92,7 @@ pub(super) fn run(
     let hits = std::mem::take(&mut seen.hits);
     let evidence = hits.iter().map(describe_hit).collect();
     let ended = status.map(Ended::Exited);
-    let facts = Facts { ended, stopped, hits, start_failed: false, exit_codes: place.exit_codes.clone() };
+    let facts = Facts { ended, stopped, hits, start_failed: false, exit_codes: context.exit_codes.clone() };
     Ok(Finished { outcome: decide(&facts), status, streams, elapsed, evidence, refused: seen.refused })
 }
 

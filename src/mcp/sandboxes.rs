@@ -71,10 +71,10 @@ impl Sandbox {
     }
 }
 
-/// Frees the place of a sandbox that does not start.
-struct Place<'all>(&'all Sandboxes);
+/// Counts a start as one of the sandboxes until it is dropped.
+struct Reservation<'all>(&'all Sandboxes);
 
-impl Drop for Place<'_> {
+impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         self.0.state().starting -= 1;
     }
@@ -97,8 +97,8 @@ impl Sandboxes {
         &self.policy.store
     }
 
-    /// Takes a place for one more sandbox.
-    fn reserve(&self) -> Result<Place<'_>> {
+    /// Counts one more sandbox, unless there are too many.
+    fn reserve(&self) -> Result<Reservation<'_>> {
         let mut state = self.state();
         if state.is_closing {
             return Err(Error::new(Kind::State, "the server ends").hint("start it again"));
@@ -109,17 +109,17 @@ impl Sandboxes {
             return Err(Error::new(Kind::State, format!("{most} sandboxes run already")).hint(hint));
         }
         state.starting += 1;
-        Ok(Place(self))
+        Ok(Reservation(self))
     }
 
     /// Gives a sandbox that runs its name.
-    fn add(&self, place: Place<'_>, id: String) -> Result<Arc<Sandbox>> {
+    fn add(&self, reservation: Reservation<'_>, id: String) -> Result<Arc<Sandbox>> {
         let mut state = self.state();
         if state.is_closing {
             drop(state);
             self.store().reach(&id)?.kill(9)?;
             self.store().wait(&id, Some(LAST))?;
-            drop(place);
+            drop(reservation);
             return Err(Error::new(Kind::State, "the server ends").hint("start it again"));
         }
         state.last += 1;
@@ -128,13 +128,13 @@ impl Sandboxes {
         let sandbox = Arc::new(Sandbox { name: name.clone(), tasks });
         state.open.insert(name, Arc::clone(&sandbox));
         drop(state);
-        drop(place);
+        drop(reservation);
         Ok(sandbox)
     }
 
     /// Starts a sandbox and returns when it is built. `is_kept`: with what checkpoints need, if the policy has it.
     pub(super) fn start(&self, is_kept: bool) -> Result<Arc<Sandbox>> {
-        let place = self.reserve()?;
+        let reservation = self.reserve()?;
         let words = self.policy.words(|flag| is_kept || !["--keep", "--keep-on-failure"].contains(&flag));
         let is_root = rustix::process::geteuid().is_root();
         // An ordinary user enters by way of the command, which must be a program.
@@ -142,7 +142,7 @@ impl Sandboxes {
         let words = words.into_iter().chain(last.iter().map(OsString::from));
         let id = self.call(&["run", "--detach"], words.collect())?;
         self.wait_until_built(&id)?;
-        self.add(place, id)
+        self.add(reservation, id)
     }
 
     /// Runs a verb of `brig task` that starts a task of this server, and returns the task's id.
@@ -279,7 +279,7 @@ impl Sandboxes {
 
     /// Starts another sandbox with the files of a checkpoint, or with the files as they are now.
     pub(super) fn fork(&self, sandbox: &Sandbox, checkpoint: Option<&str>) -> Result<Arc<Sandbox>> {
-        let place = self.reserve()?;
+        let reservation = self.reserve()?;
         let name = match checkpoint {
             Some(name) => name.to_owned(),
             None => self.checkpoint(sandbox, None)?.name,
@@ -288,7 +288,7 @@ impl Sandboxes {
         let words = [self.again(), vec![format!("--from={name}").into(), task.into()]].concat();
         let id = self.call(&["fork"], words)?;
         self.wait_until_built(&id)?;
-        self.add(place, id)
+        self.add(reservation, id)
     }
 
     /// The flags whose values are in no record, for a task that goes on from another.

@@ -102,6 +102,11 @@ fn broker_adds_a_secret_that_the_container_never_has() {
     let own: PathBuf = it.lab.root("/etc/ssl/certs/ca-certificates.crt");
     std::fs::create_dir_all(own.parent().unwrap()).unwrap();
     std::fs::copy(it.lab.path().join("ca.pem"), &own).unwrap();
+    // A root may have anything at the places of other distributions.
+    std::fs::create_dir_all(it.lab.root("/etc/pki/tls/certs")).unwrap();
+    let pipe = it.lab.root("/etc/pki/tls/certs/ca-bundle.crt");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::os::unix::fs::symlink("/etc/shadow", it.lab.root("/etc/ssl/ca-bundle.pem")).unwrap();
     let ask = format!("/usr/bin/curl -sS https://a.test:{}/", it.port);
     it.lab.sh(&format!(
         "{ask}run; echo; echo $API_KEY $SSL_CERT_FILE; grep -c BEGIN /etc/ssl/certs/ca-certificates.crt; \

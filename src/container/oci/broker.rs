@@ -12,9 +12,7 @@ use crate::mounts::resolve;
 use crate::spec::config::process::Process;
 use crate::spec::protections::SECRET;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
-use std::fs::File;
-use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// The most bytes of a root's own certificates.
@@ -53,23 +51,17 @@ pub(super) fn certificates(broker: &Broker, root: &Path, directory: &Path) -> Re
     Ok(mounts)
 }
 
-/// A regular file of the root, which may be hostile; `None` if it has none there.
+/// A regular file of the root, which may be hostile; `None` if it has none there. Its type is known before it is opened:
+/// opening a device can have an effect.
 fn own(root: &OwnedFd, at: &Path) -> Result<Option<Vec<u8>>> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let Ok(file) = resolve::open_as(root.as_fd(), at, flags) else { return Ok(None) };
+    let Ok(found) = resolve::open(root.as_fd(), at) else { return Ok(None) };
     let step = || format!("read `{}` of the root", at.display());
-    if FileType::from_raw_mode(fstat(&file).failing(Kind::Spec, step)?.st_mode) != FileType::RegularFile {
+    if FileType::from_raw_mode(fstat(&found).failing(Kind::Spec, step)?.st_mode) != FileType::RegularFile {
         return Ok(None);
     }
-    let mut bytes = Vec::new();
-    File::from(file)
-        .take(MOST_CERTIFICATES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|cause| files::failed(cause, step()))?;
-    if bytes.len() as u64 > MOST_CERTIFICATES {
-        return Err(Error::new(Kind::Spec, "it has more than 8M").doing(step()));
-    }
-    Ok(Some(bytes))
+    let opened = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let bytes = files::read_bounded(Path::new(&opened), MOST_CERTIFICATES);
+    bytes.map(Some).map_err(|error| error.of_kind(Kind::Spec).doing(step()))
 }
 
 /// Gives a process the variables of programs with built-in certificates. A variable with a secret's name gets a

@@ -246,6 +246,16 @@ fn is_for_all(rule: &DeviceRule) -> bool {
         && [rule.major, rule.minor].iter().all(|number| number.is_none_or(|number| number < 0))
 }
 
+/// The path of the container's root on the host, without links.
+pub(super) fn root(config: &Config, directory: &Path) -> Result<PathBuf> {
+    let wish = config.root.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`root` is missing"))?;
+    let root = absolute(directory, &wish.path);
+    resolved(&root).map_err(|errno| {
+        let hint = "make the directory that `root.path` names";
+        Error::os(Kind::Spec, errno).doing(format!("find the root `{}`", root.display())).hint(hint)
+    })
+}
+
 /// The root for init, with `more` beside the mounts of the configuration; `groups` are the container's cgroups, and
 /// whether they are private.
 pub(super) fn bundle(
@@ -256,18 +266,12 @@ pub(super) fn bundle(
     user: &UserNamespace,
 ) -> Result<Bundle> {
     let linux = &config.linux;
-    let wish = config.root.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`root` is missing"))?;
-    let root = absolute(directory, &wish.path);
-    let root = resolved(&root).map_err(|errno| {
-        let hint = "make the directory that `root.path` names";
-        Error::os(Kind::Spec, errno).doing(format!("find the root `{}`", root.display())).hint(hint)
-    })?;
     let mut mounts =
         config.mounts.iter().map(|mount| self::mount(config, directory, mount)).collect::<Result<Vec<_>>>()?;
     mounts.extend(more);
     let mut bundle = Bundle {
-        root,
-        read_only: wish.readonly,
+        root: root(config, directory)?,
+        read_only: config.root.as_ref().is_some_and(|root| root.readonly),
         cap: RefCell::default(),
         own_mounts: has(config, NamespaceKind::Mount),
         entry,

@@ -5,7 +5,7 @@ use super::creation::Creation;
 use super::monitor::{self, Monitor};
 use super::receipt;
 use super::record::Place;
-use super::{broker, bundle};
+use super::{broker, bundle, prepare};
 use crate::container::check::privileged;
 use crate::container::gateway::Wish;
 use crate::egress::{Broker, Policy, Rule, check_rules};
@@ -56,7 +56,7 @@ impl Guard {
         if let Some(rules) = &protections.egress {
             let broker = broker::open(&protections.secrets, wish.secrets)?;
             if let Some(broker) = &broker {
-                let root = config.root.as_ref().map(|root| wish.bundle.join(&root.path)).unwrap_or_default();
+                let root = prepare::root(config, &wish.bundle)?;
                 guard.mounts.extend(broker::certificates(broker, &root, &place.path)?);
             }
             guard.serve(rules, broker, place)?;

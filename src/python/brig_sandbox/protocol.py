@@ -1,7 +1,7 @@
 """The control socket of a running sandbox: docs/control.md. One connection carries one request, or one process.
 
-No method of this module blocks: `Connection.receive` returns `None` when there is no message yet. The callers wait
-with poll(2) or with asyncio.
+The socket is non-blocking: `Connection.receive` returns `None` until a message has arrived. The callers wait with
+poll(2) or with asyncio.
 """
 
 from __future__ import annotations

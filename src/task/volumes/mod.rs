@@ -9,7 +9,6 @@
 //! a new image that replaces the volume after it.
 
 mod archive;
-mod home;
 mod open;
 mod record;
 

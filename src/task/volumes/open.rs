@@ -3,7 +3,7 @@
 //! A volume without files begins with the image's directory at its target. It gets its name in the store when it is
 //! whole: a killed first use leaves a volume without files.
 
-use super::record::{VolumePaths, VolumeSize, step_of};
+use super::record::{VolumePaths, VolumeSize, step_of, step_of_name};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::Lock;
 use crate::sandbox::{ImageAccess, NewVolumeImage, Volume, VolumeAccess, needs_root, volume_files};
@@ -155,4 +155,16 @@ pub fn add_fill(volume: &str, definition: &mut Definition) -> Result<PathBuf> {
     let target = volume.target.clone();
     definition.sandbox.volumes.push(volume);
     Ok(target)
+}
+
+impl Store {
+    /// Makes the volume of a home unless it exists. Refuses (E-STATE) a home that another task writes.
+    pub(in crate::task) fn prepare_home(&self, name: &str, purpose: &str) -> Result<()> {
+        let paths = VolumePaths::of(self, name)?;
+        needs_root(name)?;
+        paths.create_with(VolumeSize::default(), Some(purpose), |_| Ok(()))?;
+        // The first task that uses it fills it under this lock.
+        let _lock = paths.lock().doing(|| step_of_name(name))?;
+        paths.open(ImageAccess::Write).doing(|| step_of_name(name)).map(drop)
+    }
 }
