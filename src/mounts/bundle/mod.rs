@@ -190,11 +190,10 @@ fn stand_alone(plan: &Bundle) -> Result<(OwnedFd, Option<OwnedFd>)> {
     } else {
         asked | rec
     };
-    if shared {
-        private_parent(&plan.root)?;
-    } else {
+    if !shared {
         mount_change("/", first).failing(Kind::Mount, || "keep the container's mounts from the host")?;
     }
+    private_parent(&plan.root)?; // also that of a slave, as newer releases of runc (1.1.15): a copy of a slave is one
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let (tree, scratch) = match plan.cap.take() {
         Some(cap) => capped::cover(&plan.root, cap).map(|(tree, scratch)| (tree, Some(scratch)))?,
