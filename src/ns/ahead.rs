@@ -8,7 +8,7 @@
 use super::idmap::Maps;
 use super::user::{Channel, Helper, Mapped, forbid_nested, open_and_map};
 use crate::error::Result;
-use crate::files;
+use crate::files::{self, Packet};
 use crate::sys::clone::{Side, clone_process, exit};
 use crate::sys::{ioctl, weaken};
 use nix::sched::{CloneFlags, unshare};
@@ -36,7 +36,46 @@ pub(crate) struct EarlyNamespaces {
 }
 
 /// The pending order, at most one: the program's first lines make it, and the first sandbox takes it.
-static COMING: Mutex<Option<files::Channel>> = Mutex::new(None);
+static COMING: Mutex<Option<Coming>> = Mutex::new(None);
+
+/// An ordered network namespace.
+struct Coming {
+    channel: files::Channel,
+    has_begun: bool,
+    made: Option<OwnedFd>,
+}
+
+impl Coming {
+    /// Reads what the helper has sent so far. Returns whether the namespace is there, or will never be.
+    fn is_over(&mut self) -> bool {
+        while self.made.is_none() {
+            let mut wait = [PollFd::new(&self.channel, PollFlags::IN)];
+            if poll(&mut wait, Some(&Timespec::default())) == Ok(0) {
+                return false;
+            }
+            if !self.receive() {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Waits for the next message. Returns whether another one follows.
+    fn receive(&mut self) -> bool {
+        match self.channel.receive().ok().flatten() {
+            Some(Packet { bytes, .. }) if bytes == BEGUN => self.has_begun = true,
+            packet => {
+                self.made = packet.and_then(|packet| packet.descriptor);
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// The helper's messages: it begins, and the namespace.
+const BEGUN: &[u8] = b"B";
+const READY: &[u8] = b"R";
 
 /// Orders a network namespace, as the machine's root only. The result is for [`bring`] in another process. If the
 /// order fails, the sandbox makes its namespace as usual.
@@ -45,25 +84,32 @@ pub(crate) fn order() -> Option<OwnedFd> {
         return None;
     }
     let (channel, theirs) = files::Channel::pair().ok()?;
-    *COMING.lock().ok()? = Some(channel);
+    *COMING.lock().ok()? = Some(Coming { channel, has_begun: false, made: None });
     Some(theirs.into())
 }
 
 /// Makes the ordered namespace, sends it, and returns to the former one, so that this process does not keep it.
-/// `None` if that fails; the process must then end.
+/// Makes none if nobody waits for it any more. `None` if that fails; the process must then end.
 pub(crate) fn bring(to: OwnedFd) -> Option<()> {
-    let Some(ours) = own_network() else { return Some(()) };
+    let to = files::Channel::from(to);
+    let Some(ours) = own_network().filter(|_| to.send(BEGUN, None).is_ok()) else { return Some(()) };
     if let Some(made) = make_network().and_then(|()| own_network()) {
         // The process that ordered it may have exited.
-        let _ = files::Channel::from(to).send(b"R", Some(made.as_fd()));
+        let _ = to.send(READY, Some(made.as_fd()));
     }
     move_into_link_name_space(ours.as_fd(), Some(LinkNameSpaceType::Network)).ok()
 }
 
 /// Waits for the ordered namespace; `None` without an order. Later sandboxes make their own.
+///
+/// `None` also if the helper has not begun: the processor for it sleeps, and takes up to a millisecond to wake up in a
+/// virtual machine. The clone of init makes the namespace in half of that. The closed channel tells the helper.
 pub(crate) fn network() -> Option<OwnedFd> {
-    let channel = COMING.lock().ok()?.take()?;
-    channel.receive().ok().flatten()?.descriptor
+    let mut coming = COMING.lock().ok()?.take()?;
+    if !coming.is_over() && coming.has_begun {
+        while coming.receive() {}
+    }
+    coming.made
 }
 
 /// Cancels the order.
@@ -129,9 +175,9 @@ fn lend(parent: &OwnedFd, what: EarlyKind) -> Option<()> {
 
 /// Runs `step` repeatedly until it returns false or the ordered namespace is ready.
 pub(crate) fn meanwhile(mut step: impl FnMut() -> Result<bool>) -> Result<()> {
-    let Ok(coming) = COMING.lock() else { return Ok(()) };
-    let Some(coming) = &*coming else { return Ok(()) };
-    while poll(&mut [PollFd::new(coming, PollFlags::IN)], Some(&Timespec::default())) == Ok(0) && step()? {}
+    let Ok(mut coming) = COMING.lock() else { return Ok(()) };
+    let Some(coming) = &mut *coming else { return Ok(()) };
+    while !coming.is_over() && step()? {}
     Ok(())
 }
 
@@ -211,6 +257,11 @@ mod tests {
             Side::Parent(_, pidfd) => pidfd,
         };
         drop((to, writing));
+        meanwhile(|| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            Ok(true)
+        })
+        .unwrap();
         let made = network().unwrap();
         let mut after = [0; 8];
         assert_eq!(rustix::io::read(&reading, &mut after), Ok(8));
@@ -218,6 +269,26 @@ mod tests {
         assert_ne!(inode(&made), own("net"));
         crate::sys::clone::wait(pidfd.as_fd()).unwrap();
         assert!(network().is_none());
+    }
+
+    #[test]
+    fn an_order_that_has_not_begun_in_time_is_cancelled() {
+        if !rustix::process::geteuid().is_root() {
+            crate::sys::skip("an_order_that_has_not_begun_in_time_is_cancelled: needs root");
+            return;
+        }
+        let _one_at_a_time = ORDERS.lock();
+        let to = order().unwrap();
+        assert!(network().is_none());
+        let pidfd = match clone_process(0, None).unwrap() {
+            // Without a way into a network namespace: nothing may be made.
+            Side::Child => {
+                let is_done = unshare(CloneFlags::CLONE_NEWUSER).is_ok() && bring(to).is_some();
+                exit(i32::from(!is_done))
+            }
+            Side::Parent(_, pidfd) => pidfd,
+        };
+        assert_eq!(crate::sys::clone::wait(pidfd.as_fd()).unwrap().and_then(|ended| ended.exit_status()), Some(0));
     }
 
     #[test]
