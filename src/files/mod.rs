@@ -8,6 +8,7 @@ mod copy;
 pub(crate) mod hash;
 mod lock;
 mod memory;
+mod names;
 mod patterns;
 mod pinned;
 mod slot;
@@ -20,13 +21,12 @@ pub(crate) use channel::{Channel, Packet};
 pub(crate) use copy::{copy_data, next_data};
 pub(crate) use lock::{Attempt, Lock};
 pub(crate) use memory::{new_memory, new_sealable_memory, read_memory, take_memory, write_memory};
+pub(crate) use names::{Names, has_entries};
 pub(crate) use patterns::{HiddenMatcher, Patterns};
 pub(crate) use pinned::Pinned;
 pub(crate) use slot::Slot;
 pub(crate) use tree::{Contents, bytes_on_disk, contents, empty_directory, remove_directory, remove_entry};
-pub(crate) use walk::{
-    Bounds, DIRECTORY, LeftDirectory, Names, Step as WalkStep, Stop, Walk, has_entries, open_directory,
-};
+pub(crate) use walk::{Bounds, DIRECTORY, LeftDirectory, Step as WalkStep, Stop, Walk, open_directory};
 
 use crate::error::{Error, Kind, Result};
 use std::fs::{self, OpenOptions};

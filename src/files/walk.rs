@@ -12,7 +12,8 @@
 //! Never: a whole path, which may exceed the kernel's limit; a followed link; a directory that was exchanged when the
 //! walk goes up.
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, fstat, openat, seek, statat};
+use super::names::Names;
+use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::ffi::CStr;
@@ -26,9 +27,6 @@ pub(crate) const DIRECTORY: OFlags =
 
 /// Open directories of one side. Shallower trees need no second open on the way up.
 const HELD: usize = 16;
-
-/// Bytes of one getdents64(2), as in glibc.
-const LISTING: usize = 32 << 10;
 
 /// Opens the directory `name` in `at`.
 pub(crate) fn open_directory(at: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
@@ -82,90 +80,6 @@ impl From<Stop> for io::Error {
             Stop::Time => io::Error::other("the time limit is over"),
         }
     }
-}
-
-/// The names of a directory, without `.` and `..`, in one buffer.
-#[derive(Debug, Default)]
-pub(crate) struct Names {
-    /// The names, each with a NUL.
-    bytes: Vec<u8>,
-    spans: Vec<NameSpan>,
-}
-
-/// A name in the buffer.
-#[derive(Clone, Copy, Debug)]
-struct NameSpan {
-    start: u32,
-    /// Without the NUL.
-    length: u16,
-    kind: FileType,
-}
-
-impl Names {
-    /// Adds at most `limit` names of a directory. Returns whether it has more.
-    pub(crate) fn read(&mut self, directory: impl AsFd, limit: usize) -> Result<bool, Errno> {
-        let most = self.spans.len().saturating_add(limit);
-        seek(&directory, SeekFrom::Start(0))?;
-        let mut buffer = Vec::with_capacity(LISTING);
-        let mut entries = RawDir::new(directory.as_fd(), buffer.spare_capacity_mut());
-        while let Some(entry) = entries.next() {
-            let entry = entry?;
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            if self.spans.len() == most {
-                return Ok(true);
-            }
-            let kind = match entry.file_type() {
-                FileType::Unknown => match statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-                    Ok(status) => FileType::from_raw_mode(status.st_mode),
-                    Err(Errno::NOENT) => continue,
-                    Err(errno) => return Err(errno),
-                },
-                known => known,
-            };
-            let start = u32::try_from(self.bytes.len()).map_err(|_| Errno::OVERFLOW)?;
-            let length = u16::try_from(name.to_bytes().len()).map_err(|_| Errno::NAMETOOLONG)?;
-            self.bytes.extend_from_slice(name.to_bytes_with_nul());
-            self.spans.push(NameSpan { start, length, kind });
-        }
-        Ok(false)
-    }
-
-    /// Lists a directory.
-    pub(crate) fn of(directory: impl AsFd) -> Result<Names, Errno> {
-        let mut names = Names::default();
-        names.read(directory, usize::MAX)?;
-        Ok(names)
-    }
-
-    /// Sorts the names by bytes and removes duplicates.
-    pub(crate) fn sort(&mut self) {
-        let bytes = &self.bytes;
-        let name = |span: &NameSpan| &bytes[span.start as usize..][..usize::from(span.length)];
-        self.spans.sort_unstable_by(|one, other| name(one).cmp(name(other)));
-        self.spans.dedup_by(|one, other| name(one) == name(other));
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.spans.len()
-    }
-
-    fn get(&self, span: NameSpan) -> &CStr {
-        let bytes = &self.bytes[span.start as usize..][..=usize::from(span.length)];
-        CStr::from_bytes_with_nul(bytes).unwrap_or_default()
-    }
-
-    /// Each name with its type.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&CStr, FileType)> {
-        self.spans.iter().map(|span| (self.get(*span), span.kind))
-    }
-}
-
-/// Whether a directory has an entry.
-pub(crate) fn has_entries(directory: impl AsFd) -> Result<bool, Errno> {
-    Names::default().read(directory, 0)
 }
 
 /// The open directories of one tree, from the top to the walk's position.
@@ -287,12 +201,12 @@ impl<const SIDES: usize, State> Walk<SIDES, State> {
         loop {
             let is_first = self.levels.len() == 1;
             let Some(level) = self.levels.last_mut() else { return Ok(None) };
-            if let Some(span) = level.names.spans.get(level.next) {
+            if let Some((_, kind)) = level.names.get(level.next) {
                 if self.bounds.end.is_some_and(|end| Instant::now() >= end) {
                     return Err(Stop::Time);
                 }
                 level.next += 1;
-                return Ok(Some(Step::Entry(span.kind)));
+                return Ok(Some(Step::Entry(kind)));
             }
             if is_first {
                 return Ok(None);
@@ -317,8 +231,8 @@ impl<const SIDES: usize, State> Walk<SIDES, State> {
 
     /// The last visited name.
     pub(crate) fn name(&self) -> &CStr {
-        let level = self.levels.last().filter(|level| level.next > 0);
-        level.map_or(c"", |level| level.names.get(level.names.spans[level.next - 1]))
+        let last = self.levels.last().and_then(|level| level.names.get(level.next.checked_sub(1)?));
+        last.map_or(c"", |(name, _)| name)
     }
 
     /// The directory of a side; `None` if that side lacks it.

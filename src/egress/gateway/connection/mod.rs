@@ -1,10 +1,10 @@
 //! A connection of a client inside: reads its destination, decides, dials the server, moves bytes.
 
 mod brokered;
+mod dial;
 
 use super::flow::{Budget, End, Flow, Pass, Pipes};
 use super::front::{self, Opening, SSH};
-use super::host_address::leads_home;
 use crate::egress::broker::Served;
 use crate::egress::hello::HANDSHAKE;
 use crate::egress::http::{self, Requests, Step};
@@ -13,7 +13,7 @@ use crate::egress::rule::Host;
 use crate::sys::weaken;
 use brokered::{Brokered, HTTP_2_PREFACE, HTTP_2_REFUSED};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, connect, recv, socket_with, sockopt};
+use rustix::net::{RecvFlags, recv};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -384,64 +384,6 @@ impl Connection {
         Need::Again
     }
 
-    /// Dials the first of these addresses; the rest are tried if it fails.
-    pub(super) fn dial(&mut self, mut addresses: VecDeque<SocketAddr>) -> Need {
-        let mut last = Errno::HOSTUNREACH;
-        while let Some(address) = addresses.pop_front() {
-            match begin_dial(&address, self.stays_out) {
-                Ok(socket) => {
-                    self.server = Some(End::new(socket));
-                    self.back = Back::Dialling(addresses);
-                    self.deadline = Some(Instant::now() + DIAL);
-                    return Need::Watch;
-                }
-                Err(errno) => last = errno,
-            }
-        }
-        self.failed(format!("the server cannot be reached: {}", std::io::Error::from(last)))
-    }
-
-    /// Handles an unreachable server.
-    pub(super) fn failed(&mut self, why: String) -> Need {
-        self.deadline = Some(Instant::now() + FAREWELL);
-        match self.proxy_reply {
-            ProxyReply::Connect => self.farewell(http::answer(502, &why)),
-            ProxyReply::Socks => self.farewell(front::socks_answer(4)),
-            ProxyReply::None => {
-                self.back = Back::Failed(why);
-                Need::Again
-            }
-        }
-    }
-
-    /// Checks whether the dialled server answered; tries the next address if it refused.
-    pub(super) fn check_dial(&mut self) -> Result<Option<Need>, Errno> {
-        let (Back::Dialling(rest), Some(server)) = (&mut self.back, &self.server) else { return Ok(None) };
-        if !server.writable {
-            return Ok(None);
-        }
-        match sockopt::socket_error(&server.socket)? {
-            Ok(()) => {
-                self.back = Back::Open;
-                self.deadline = None;
-                match std::mem::replace(&mut self.proxy_reply, ProxyReply::None) {
-                    ProxyReply::Connect => self.down.push(b"HTTP/1.1 200 Connection established\r\n\r\n"),
-                    ProxyReply::Socks => self.down.push(&front::socks_answer(0)),
-                    ProxyReply::None => {}
-                }
-                Ok(None)
-            }
-            Err(errno) => {
-                let rest = std::mem::take(rest);
-                if rest.is_empty() {
-                    let why = format!("the server cannot be reached: {}", std::io::Error::from(errno));
-                    return Ok(Some(self.failed(why)));
-                }
-                Ok(Some(self.dial(rest)))
-            }
-        }
-    }
-
     /// Handles a timeout.
     pub(super) fn time_out(&mut self) -> Need {
         match &mut self.back {
@@ -461,19 +403,6 @@ impl Connection {
     }
 }
 
-/// Begins to dial. `stays_out` rejects an address of this host.
-fn begin_dial(address: &SocketAddr, stays_out: bool) -> Result<OwnedFd, Errno> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
-    sockopt::set_tcp_nodelay(&socket, true)?;
-    sockopt::set_socket_keepalive(&socket, true)?; // detects a dead server
-    match connect(&socket, address) {
-        Ok(()) | Err(Errno::INPROGRESS) if stays_out && leads_home(&socket, address.ip()) => Err(Errno::HOSTUNREACH),
-        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
-        Err(errno) => Err(errno),
-    }
-}
-
 /// Whether the server's first bytes are these; `None` until they come.
 fn begins_with(server: &mut End, words: &[u8]) -> Result<Option<bool>, Errno> {
     let mut first = [0_u8; AGREED.len()];
@@ -486,18 +415,5 @@ fn begins_with(server: &mut End, words: &[u8]) -> Result<Option<bool>, Errno> {
             Ok(None)
         }
         Err(errno) => Err(errno),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_connection_that_stays_out_does_not_come_home() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        assert!(begin_dial(&address, false).is_ok());
-        assert_eq!(begin_dial(&address, true).unwrap_err(), Errno::HOSTUNREACH);
     }
 }

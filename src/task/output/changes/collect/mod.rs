@@ -4,6 +4,8 @@
 //! The walk is that of `files`: bounded in names and depth, with few descriptors. The agent's processes must be gone: a
 //! concurrent change results in a wrong entry at worst.
 
+mod skip;
+
 use super::Limits;
 use super::base;
 use super::copy::{self, Digest};
@@ -12,8 +14,8 @@ use super::ignored::{Repository, Rules};
 use super::index::{Above, Worktree};
 use super::keep_bases;
 use super::overlay::{Directory, Form};
-use super::path::{Raw, TreePath, written};
-use super::record::{Base, Changes, Entry, Node, Reason, Skipped};
+use super::path::{Raw, TreePath};
+use super::record::{Base, Changes, Entry, Node, Reason};
 use super::store::Store;
 use super::tree;
 use crate::error::{Context, Error, Kind, Result};
@@ -478,45 +480,6 @@ impl Walk<'_> {
                 None
             }
         }
-    }
-
-    fn skip(&mut self, path: Raw, reason: Reason, errno: Option<Errno>) {
-        self.skip_because(path, reason, errno.map(|errno| std::io::Error::from(errno).to_string()));
-    }
-
-    /// Whether the record takes this text of `path`. If not, the rest of the tree is left out.
-    fn takes(&mut self, path: &TreePath, text: &[u8]) -> bool {
-        match self.paths_left.checked_sub(written(text)) {
-            Some(left) => self.paths_left = left,
-            None => {
-                self.is_full = true;
-                self.changes.complete = false;
-                let above = path.parent().map_or_else(|| b".".to_vec(), |above| above.as_bytes().to_vec());
-                self.skip(Raw(above), Reason::TooMany, None);
-            }
-        }
-        !self.is_full
-    }
-
-    fn skip_because(&mut self, path: Raw, reason: Reason, cause: Option<String>) {
-        let bytes = written(&path.0) + cause.as_ref().map_or(0, |cause| written(cause.as_bytes()));
-        // The last one may exceed the rest of the budget: names are never cut.
-        if self.changes.skipped.len() < self.limits.skipped && self.skipped_left > 0 {
-            self.skipped_left = self.skipped_left.saturating_sub(bytes);
-            self.changes.skipped.push(Skipped { path, reason, cause });
-        } else {
-            self.changes.skipped_more += 1;
-        }
-    }
-
-    fn leave_out(&mut self, path: &TreePath, reason: Reason, errno: Option<Errno>) -> Option<Subdirectory> {
-        self.skip(Raw(path.as_bytes().to_vec()), reason, errno);
-        None
-    }
-
-    fn too_deep(&mut self, path: &TreePath) -> Option<Subdirectory> {
-        self.changes.complete = false;
-        self.leave_out(path, Reason::TooDeep, None)
     }
 }
 
