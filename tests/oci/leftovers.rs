@@ -16,14 +16,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How many containers an ordinary run starts by each.
-const COUNT: usize = 45;
+const COUNT: usize = 49;
 /// The number of parallel starts.
 const THREADS: usize = 3;
 /// The time limit for an engine's cleanup, on a busy machine.
 const END: Duration = Duration::from_secs(60);
 
 /// Lines for Docker. `run` is `docker run` with the name `$C` and fails, `$N` differs in each.
-const BY_DOCKER: [&str; 45] = [
+const BY_DOCKER: [&str; 49] = [
     "run bb nope",
     "run bb /nope",
     "run -d bb /bin/garbage",
@@ -68,6 +68,10 @@ const BY_DOCKER: [&str; 45] = [
     "run bb sleep 100 & sleep 0.$((N % 7)); kill -9 $!; until docker inspect $C; do sleep 0.1; done; docker rm -f $C; wait",
     "run --runtime killed bb true",
     "run --runtime killed -d bb sleep 100",
+    "run --runtime capped bb true",
+    "run --runtime capped -d bb sleep 100",
+    "run --runtime capped bb nope",
+    "run --runtime capped -d bb sleep 100; kill -9 $(pgrep -f -- \"-id $(docker inspect -f '{{.Id}}' $C)\")",
     "run -d --restart on-failure:2 bb nope; docker start $C; docker exec $C true",
 ];
 
@@ -187,6 +191,14 @@ fn prepare(lab: &Lab) {
         "killed",
         &format!("#!/bin/sh\n{part} exec timeout -s KILL {moment} {brig} \"$@\" ;; esac\nexec {brig} \"$@\"\n"),
     );
+    // The same with a capped root, and killed during `delete`, too: engines try again with `--force`.
+    write(
+        "capped",
+        &format!(
+            "#!/bin/sh\nset -- --annotation dev.brig.disk=16M \"$@\"\ncase \" $* \" in *' --force '*) ;; \
+             *' create '* | *' start '* | *' delete '*) exec timeout -s KILL {moment} {brig} \"$@\" ;; esac\nexec {brig} \"$@\"\n"
+        ),
+    );
     // With a hook that fails, at the moment in the container's variable HOOK.
     let change = "jq '(.process.env[] | select(startswith(\"HOOK=\")) | .[5:]) as $hook | .hooks[$hook] = [{path: \"/bin/false\"}]'";
     let find = "for word; do [ \"$last\" = --bundle ] && cd \"$word\"; last=$word; done";
@@ -237,7 +249,7 @@ fn failed_containers_of_docker_leave_nothing() {
     let Some(lab) = Lab::new() else { return };
     prepare(&lab);
     let runtime = |name: &str| format!("--add-runtime {name}={}", lab.path().join(name).display());
-    let Some(docker) = Docker::with(&format!("{} {}", runtime("killed"), runtime("hooked"))) else { return };
+    let Some(docker) = Docker::with(&["killed", "capped", "hooked"].map(runtime).join(" ")) else { return };
     prepare(&docker.lab);
     docker.run("tar -C rootfs -c . | docker import - bb", "").succeeded();
     let group = format!("docker-test-of-brig-{}", docker.lab.id);
@@ -252,7 +264,7 @@ fn failed_containers_of_docker_leave_nothing() {
     println!("{} containers of Docker, {failed} of them failed", count());
     assert_eq!(docker.run("docker ps -aq", "").out, "");
     let task = "exec/containerd/daemon/io.containerd.runtime.v2.task/moby";
-    let records = ["brig", "killed", "hooked"].map(|name| format!("exec/runtime-{name}/moby"));
+    let records = ["brig", "killed", "capped", "hooked"].map(|name| format!("exec/runtime-{name}/moby"));
     let records: Vec<&str> = records.iter().map(String::as_str).chain([task]).collect();
     assert_nothing_remains(|| remains(&docker.lab, &records, &group, &before));
 }

@@ -13,6 +13,7 @@
 
 mod attacks;
 mod beside;
+mod capped_view;
 mod checkpoint;
 mod checkpoint_engines;
 mod checkpoint_refusals;

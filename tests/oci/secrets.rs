@@ -1,6 +1,8 @@
 //! The broker for containers of engines (`dev.brig.secret.NAME`): requests get the secret, and the container never has
 //! it.
 
+use crate::docker::Docker;
+use crate::podman::Podman;
 use crate::support::{Done, Lab, eventually, finish};
 use serde_json::json;
 use std::path::PathBuf;
@@ -90,6 +92,46 @@ impl Brokered {
         finish(&mut self.command(arguments))
     }
 
+    /// A runtime for an engine: brig in a mount namespace where `a.test` is this machine.
+    fn runtime(&self) -> String {
+        let path = self.lab.path().join("of-engine/brig");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let [hosts, brig] =
+            [self.lab.path().join("hosts").display().to_string(), env!("CARGO_BIN_EXE_brig").to_owned()];
+        let line = format!("mount --bind {hosts} /etc/hosts && exec {brig} \"$@\"");
+        let text = format!("#!/bin/sh\nexec unshare -m --propagation private sh -c '{line}' brig \"$@\"\n");
+        // By another process: a file that a child of another test has open for writing cannot be run.
+        let make = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+        finish(Command::new("sh").args(["-euc", make]).arg(&path).arg(text)).succeeded();
+        path.display().to_string()
+    }
+
+    /// Both annotations as `KEY=VALUE`.
+    fn annotations(&self) -> [String; 2] {
+        let of_lab = &self.lab.config["annotations"];
+        let value = |key: &str| format!("{key}={}", of_lab[key].as_str().unwrap().replace('\'', "\""));
+        ["dev.brig.egress.allow", "dev.brig.secret.API_KEY"].map(value)
+    }
+
+    /// A line of shell that asks the server from a container of an engine, and searches the container for the value.
+    fn line(&self) -> String {
+        let (start, end) = VALUE.split_at(VALUE.len() - 1);
+        format!(
+            "/usr/bin/curl -sS https://a.test:{}/engine; echo; echo $API_KEY; env | grep -c {start}[{end}]; \
+             cat /proc/*/environ /proc/*/cmdline 2> /dev/null | grep -ac {start}[{end}]; \
+             find / -path /proc -prune -o -path /sys -prune -o -path /usr -prune -o -path /lib -prune -o -path /lib64 -prune -o -type f -exec grep -al {start}[{end}] {{}} + | wc -l; \
+             cat $SSL_CERT_FILE /etc/resolv.conf /etc/hosts | grep -c {start}[{end}]",
+            self.port
+        )
+    }
+
+    /// Checks the output of the line, and what the server received.
+    fn check(&self, done: &Done) {
+        assert_eq!(done.out, "served\nheld-by-the-broker\n0\n0\n0\n0\n", "{done:?}");
+        assert_eq!(self.heard(), format!("/engine Bearer {VALUE}\n"));
+        assert!(!done.err.contains(VALUE), "{done:?}");
+    }
+
     fn heard(&self) -> String {
         std::fs::read_to_string(self.lab.path().join("heard")).unwrap_or_default()
     }
@@ -166,4 +208,46 @@ fn secret_that_cannot_be_brokered_starts_nothing() {
         assert!(!it.lab.path().join("records").join(&it.lab.id).exists(), "{name}: a record is left");
     }
     assert_eq!(it.heard(), "");
+}
+
+/// The host's programs in a container of an engine, whose image has the authority of another server.
+const PROGRAMS: &str = "-v /usr:/usr:ro -v /lib:/lib:ro -v /lib64:/lib64:ro";
+const IMPORT: &str =
+    "mkdir -p rootfs/etc/ssl/certs && cp $CA rootfs/etc/ssl/certs/ca-certificates.crt && tar -C rootfs -c .";
+
+#[test]
+fn secret_of_a_container_of_docker_reaches_the_server_alone() {
+    let Some(it) = Brokered::new() else { return };
+    // Docker before 23 runs the runtime by an unquoted line of shell.
+    let arguments: Vec<_> =
+        it.annotations().into_iter().flat_map(|each| ["--annotation".to_owned(), format!("'{each}'")]).collect();
+    let runtime = json!({"path": it.runtime(), "runtimeArgs": arguments});
+    let Some(docker) = Docker::with_runtime("agent", &runtime) else { return };
+    let import = format!("CA={}/ca.pem; {IMPORT} | docker import - bb", it.lab.path().display());
+    docker.run(&import, "").succeeded();
+    let line = it.line();
+    let run = format!("docker run --name asks --runtime agent --network none {PROGRAMS} bb sh -c '{line}'");
+    it.check(&docker.run(&run, ""));
+    let told = docker.run("docker inspect asks; docker logs asks 2>&1; cat dockerd.log", "");
+    assert!(told.status == 0 && !told.out.contains(VALUE), "the engine has the value: {told:?}");
+    docker.run("docker rm -f asks", "").succeeded();
+}
+
+#[test]
+fn secret_of_a_container_of_podman_reaches_the_server_alone() {
+    let Some(it) = Brokered::new() else { return };
+    let runtime = it.runtime();
+    let Some(podman) = Podman::new("podman") else { return };
+    let import =
+        format!("CA={}/ca.pem; {IMPORT} | podman import -q -c 'ENV PATH=/bin' - with-ca", it.lab.path().display());
+    podman.run(&import, "brig").succeeded();
+    // Podman reads the flag as a line of comma-separated values.
+    let annotations: String =
+        it.annotations().iter().map(|each| format!(" --annotation '\"{}\"'", each.replace('"', "\"\""))).collect();
+    let line = it.line();
+    let run = format!("podman run --name c --network none{annotations} {PROGRAMS} with-ca sh -c '{line}'");
+    it.check(&podman.run(&run, &runtime));
+    let told = podman.run("podman inspect c; podman logs c 2>&1", &runtime);
+    assert!(told.status == 0 && !told.out.contains(VALUE), "the engine has the value: {told:?}");
+    podman.run("podman rm -f -t 0 c", &runtime).succeeded();
 }

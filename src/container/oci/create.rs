@@ -11,7 +11,10 @@ use crate::cgroup::Cgroup;
 use crate::container::tree::Stat;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
-use crate::mounts::{self, bundle::Entry};
+use crate::mounts::{
+    self,
+    bundle::{Entry, shown},
+};
 use crate::process::{
     self, BuildHooks, Command, First, Gate, OomScore, Plan, Spawned, Stdio, Uplink, Vectors, attributes,
 };
@@ -49,13 +52,15 @@ pub(super) struct Undo {
     /// The unit's properties for systemd, and the container's name.
     pub(super) unit: Option<(String, String)>,
     pub(super) resctrl: Option<resctrl::Group>,
+    /// The container's id, and the directory that its capped root covers.
+    shown: Option<(String, PathBuf)>,
     spawned: Option<Spawned>,
     kept: bool,
 }
 
 impl Undo {
     pub(super) fn new(place: Place) -> Undo {
-        Undo { place: Rc::new(place), cgroup: None, unit: None, resctrl: None, spawned: None, kept: false }
+        Undo { place: Rc::new(place), cgroup: None, unit: None, resctrl: None, shown: None, spawned: None, kept: false }
     }
 
     /// Keeps all parts.
@@ -85,6 +90,11 @@ impl Drop for Undo {
         }
         if let Some(group) = &self.resctrl {
             let _ = group.remove();
+        }
+        if let Some((id, root)) = &self.shown
+            && shown::hide(id, root).is_err()
+        {
+            return; // the record has the rest
         }
         let _ = self.place.remove();
     }
@@ -128,7 +138,7 @@ impl Containers {
 
         let mut undo = Undo::new(Place::make(&self.root, id)?);
         undo.place.keep_config(&bytes)?;
-        let mut guard = Guard::prepare(&protections, &config, wish, &undo.place)?;
+        let mut guard = Guard::prepare(&protections, &config, wish, (id.as_str(), &undo.place))?;
         let notify = notify::prepare(&undo.place, &mut environment)?.filter(|_| has_own_mounts(&config));
         let more = notify.into_iter().chain(std::mem::take(&mut guard.mounts)).collect();
         let vectors = Vectors::new(&arguments, &environment).map_err(|error| error.of_kind(Kind::Spec))?;
@@ -141,7 +151,6 @@ impl Containers {
         }
         let entry = if wish.no_pivot { Entry::Move } else { Entry::Pivot };
         let mut bundle = prepare::bundle(&config, &wish.bundle, (entry, more), wanted.places(cgroup), &user_namespace)?;
-        bundle.cap = guard.cap.take().into();
         let clone_into = cgroup.and_then(Cgroup::clone_into).map(|group| group.try_clone_to_owned()).transpose();
         let tasks = cgroup.map(Cgroup::join_files).transpose()?.unwrap_or_default();
         let mut record = Record {
@@ -159,10 +168,13 @@ impl Containers {
             own_pids: namespaces.makes(NamespaceKind::Pid),
             streams: creation::streams(),
             keeps_affinity: wish.no_cgroup,
+            shows_root: guard.shows_root(),
             late_hooks: !config.hooks.poststart.is_empty() || !config.hooks.poststop.is_empty(),
             ..Record::new()
         };
         undo.place.write(&record)?; // the intent, before anything that would outlive us
+        undo.shown = record.shows_root.then(|| (record.id.clone(), bundle.root.clone()));
+        bundle.cap = guard.take_root(&bundle.root)?.into();
         let state = record.state(Status::Creating);
         let terminal = process.terminal.then(|| prepare::terminal(process.console_size, wish.console_socket.is_none()));
         let joins_processes = namespaces.joins_processes();

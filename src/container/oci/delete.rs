@@ -7,6 +7,7 @@ use super::{Containers, group};
 use crate::cgroup::{self, Cgroup};
 use crate::error::{Context, Error, Kind, Result};
 use crate::hooks;
+use crate::mounts::bundle::shown;
 use crate::spec::state::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
@@ -31,11 +32,16 @@ impl Containers {
             other => other?,
         };
         let record = match place.read() {
-            Err(_) if force => {
+            Err(error) if force => {
                 // Only an empty cgroup is certain to be this container's: its path may be that of an older one.
                 let left = place.config().map(|config| group::unrecorded(&config, id)).unwrap_or_default();
                 for path in left {
                     let _ = crate::cgroup::remove_empty(&path);
+                }
+                // Before the record is written nothing is mounted. Another one of this name may be elsewhere.
+                let is_torn = error.kind() != Kind::NotFound;
+                for root in shown::shown(id.as_str())?.into_iter().filter(|_| is_torn) {
+                    shown::hide(id.as_str(), &root)?;
                 }
                 place.remove()?;
                 return Ok(Vec::new());
@@ -114,6 +120,9 @@ pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
     if let Some(group) = &record.resctrl {
         group.remove()?;
     }
+    if record.shows_root {
+        shown::hide(&record.id, Path::new(&record.rootfs))?;
+    }
     // Without a readable copy no hooks run.
     let hooks = place.late_hooks(record).unwrap_or_default().poststop;
     place.remove()?;
@@ -135,15 +144,23 @@ impl Containers {
 fn of(root: &Path, id: &ContainerId) -> Vec<(&'static str, PathBuf)> {
     // A running `create` has the lock.
     let Some(place) = Place::attempt(root.join(id.as_str())) else { return Vec::new() };
+    let mut covered = Vec::new();
     let groups = match place.read() {
-        Ok(record) if record.status(&place.path) == Status::Creating => record.cgroup.map(recorded).unwrap_or_default(),
+        Ok(record) if record.status(&place.path) == Status::Creating => {
+            if record.shows_root {
+                covered = shown::shown(id.as_str()).unwrap_or_default();
+                covered.retain(|path| *path == Path::new(&record.rootfs));
+            }
+            record.cgroup.map(recorded).unwrap_or_default()
+        }
         Err(error) if error.kind() == Kind::NotFound => {
             place.config().map(|config| group::unrecorded(&config, id)).unwrap_or_default()
         }
         _ => return Vec::new(),
     };
     let groups = groups.into_iter().map(|path| ("cgroup of a container", path));
-    [("container whose `create` was killed", place.path.clone())].into_iter().chain(groups).collect()
+    let covered = covered.into_iter().map(|path| ("capped root of a container", path));
+    [("container whose `create` was killed", place.path.clone())].into_iter().chain(groups).chain(covered).collect()
 }
 
 fn recorded(record: cgroup::Record) -> Vec<PathBuf> {

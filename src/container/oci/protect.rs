@@ -11,7 +11,8 @@ use crate::container::gateway::Wish;
 use crate::egress::{Broker, Policy, Rule, check_rules};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{self, Channel};
-use crate::mounts::bundle::{Backing, Cap, Mount};
+use crate::mounts::bundle::shown::{self, CappedRoot};
+use crate::mounts::bundle::{Backing, Cap, Capped, Mount};
 use crate::mounts::disk::maker::Maker;
 use crate::mounts::disk::{self, Size, Workshop};
 use crate::net::EngineNetwork;
@@ -24,6 +25,7 @@ use crate::spec::network::GATEWAY;
 use crate::spec::protections::{DISK, EGRESS, Protections};
 use crate::sys::weaken;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::SystemTime;
 
 /// The directory for disks of containers: the default store of the machine's root.
@@ -38,7 +40,9 @@ pub(super) struct Guard {
     /// Sockets and routes that init makes for the gateway.
     pub inside: Option<Inside>,
     /// The cap of the root.
-    pub cap: Option<Cap>,
+    cap: Option<Cap>,
+    /// The root directory of its disk, if this process has made the root.
+    scratch: Option<OwnedFd>,
     /// Mounts beside those of the configuration.
     pub mounts: Vec<Mount>,
     gateway: Option<(Wish, Channel)>,
@@ -48,7 +52,12 @@ pub(super) struct Guard {
 
 impl Guard {
     /// Makes the parts that can fail, before the container.
-    pub(super) fn prepare(protections: &Protections, config: &Config, wish: &Creation, place: &Place) -> Result<Guard> {
+    pub(super) fn prepare(
+        protections: &Protections,
+        config: &Config,
+        wish: &Creation,
+        (id, place): (&str, &Place),
+    ) -> Result<Guard> {
         let mut guard = Guard::default();
         if let Some(directory) = &protections.receipt {
             receipt::check(directory)?;
@@ -62,9 +71,9 @@ impl Guard {
             guard.serve(rules, broker, place)?;
         }
         if let Some(cap) = protections.disk.filter(|_| !weaken::is_off("disk-annotation")) {
-            // A loop device needs the machine's root, and its disk belongs to the machine's ids.
-            let has_own_users = has(config, NamespaceKind::User);
-            let backing = if privileged() && !has_own_users {
+            // A loop device needs the machine's root. Without it init makes a tmpfs, perhaps in the container's user
+            // namespace.
+            let backing = if privileged() {
                 let workshop = Workshop { templates: TEMPLATES.into(), live: LIVE.into() };
                 let size = Size { bytes: cap.bytes, inodes: cap.inodes, synchronous: false };
                 let (pending, maker) = disk::begin(&workshop, size, &disk::DiskFile::Unnamed)
@@ -74,9 +83,28 @@ impl Guard {
             } else {
                 Backing::Memory { bytes: cap.bytes, inodes: cap.inodes }
             };
-            guard.cap = Some(Cap { backing, user_xattr: has_own_users || !ns::is_initial() });
+            let user_xattr = !privileged() && (has(config, NamespaceKind::User) || !ns::is_initial());
+            guard.cap = Some(Cap { backing, user_xattr, source: shown::source(id) });
         }
         Ok(guard)
+    }
+
+    /// Whether this process makes the capped root, and shows it at the root's path.
+    pub(super) fn shows_root(&self) -> bool {
+        let is_on_host = |cap: &Cap| matches!(cap.backing, Backing::Image(_));
+        self.cap.as_ref().is_some_and(is_on_host) && !weaken::is_off("shown-root")
+    }
+
+    /// The capped root for init. If this process makes it, it is then shown at `root`: the record must have that before.
+    pub(super) fn take_root(&mut self, root: &Path) -> Result<Option<Capped>> {
+        let is_shown = self.shows_root();
+        let Some(cap) = self.cap.take() else { return Ok(None) };
+        if !is_shown {
+            return Ok(Some(Capped::ToMake(cap)));
+        }
+        let (inside, scratch) = CappedRoot::make(root, cap)?.show(root).doing(|| format!("enforce `{DISK}`"))?;
+        self.scratch = Some(scratch);
+        Ok(Some(Capped::Made(inside)))
     }
 
     /// Prepares the gateway for these rules. The broker's hosts are allowed, too.
@@ -130,7 +158,7 @@ impl Guard {
             init,
             pid: spawned.pid,
             cgroup,
-            scratch,
+            scratch: scratch.or(self.scratch),
         };
         monitor.start().doing(|| "start the container's monitor").map(Some)
     }

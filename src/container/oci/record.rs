@@ -61,6 +61,9 @@ pub(crate) struct Record {
     /// Whether its processes keep the affinity of the caller, as without a cgroup.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keeps_affinity: bool,
+    /// Whether its capped root covers the bundle's root in the mount namespace of the runtime.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shows_root: bool,
     /// Whether it has hooks for its start or its end. Without one its configuration, mostly Docker's filter, need not
     /// be read again.
     #[serde(default = "unknown")]

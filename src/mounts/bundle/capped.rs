@@ -24,6 +24,17 @@ pub(crate) struct Cap {
     pub backing: Backing,
     /// Whether the overlay keeps its marks in `user.overlay.*`, as a user namespace needs.
     pub user_xattr: bool,
+    /// The source of its mount, as the tables of mounts show it.
+    pub source: String,
+}
+
+/// A capped root, or what init makes it of.
+#[derive(Debug)]
+pub(crate) enum Capped {
+    /// Init makes it. The host does not see it.
+    ToMake(Cap),
+    /// The runtime has made it: a detached mount.
+    Made(OwnedFd),
 }
 
 /// The kind of the small file system.
@@ -66,7 +77,8 @@ pub(super) fn cover(root: &Path, cap: Cap) -> Result<(OwnedFd, OwnedFd)> {
     // Before 6.15 layers are paths, which the kernel resolves from the working directory.
     rustix::process::fchdir(&disk).failing(Kind::Mount, step)?;
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Mount, step)?;
-    for (key, value) in [("lowerdir", LOWER), ("upperdir", UPPER), ("workdir", WORK), ("xino", "off")] {
+    let source = ("source", cap.source.as_str());
+    for (key, value) in [source, ("lowerdir", LOWER), ("upperdir", UPPER), ("workdir", WORK), ("xino", "off")] {
         fsconfig_set_string(&context, key, value).failing(Kind::Mount, step)?;
     }
     // The data is not read after a crash, so it needs no sync.

@@ -9,8 +9,9 @@ mod destination;
 mod file_system;
 pub(crate) mod options;
 mod plan;
+pub(crate) mod shown;
 
-pub(crate) use capped::{Backing, Cap};
+pub(crate) use capped::{Backing, Cap, Capped};
 pub(crate) use plan::{Bundle, Entry, Mount};
 
 use super::cover::{Covers, mask, read_only};
@@ -196,7 +197,8 @@ fn stand_alone(plan: &Bundle) -> Result<(OwnedFd, Option<OwnedFd>)> {
     private_parent(&plan.root)?; // also that of a slave, as newer releases of runc (1.1.15): a copy of a slave is one
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let (tree, scratch) = match plan.cap.take() {
-        Some(cap) => capped::cover(&plan.root, cap).map(|(tree, scratch)| (tree, Some(scratch)))?,
+        Some(Capped::ToMake(cap)) => capped::cover(&plan.root, cap).map(|(tree, scratch)| (tree, Some(scratch)))?,
+        Some(Capped::Made(tree)) => (tree, None),
         None => {
             let tree = open_tree(CWD, &plan.root, flags)
                 .failing(Kind::Mount, || format!("take the root `{}`", plan.root.display()))?;

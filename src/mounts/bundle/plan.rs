@@ -1,6 +1,6 @@
 //! The data of a bundle's root, and the attributes of its mounts.
 
-use super::capped::Cap;
+use super::capped::Capped;
 use super::options::Options;
 use crate::error::{Context, Kind, Result};
 use crate::mounts::device;
@@ -18,8 +18,8 @@ pub(crate) struct Bundle {
     pub root: PathBuf,
     /// Whether it becomes read-only at the end.
     pub read_only: bool,
-    /// The file system for its changes, if they are capped. Taken when the root is built.
-    pub cap: RefCell<Option<Cap>>,
+    /// The capped root, if its changes are capped. Taken when the root is built.
+    pub cap: RefCell<Option<Capped>>,
     /// Whether the container has its own mount namespace. Without one nothing is mounted: the namespace is the host's.
     pub own_mounts: bool,
     /// How the process leaves the old root.
