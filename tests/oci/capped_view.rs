@@ -264,4 +264,10 @@ fn create_that_fails_or_is_killed_leaves_no_capped_root() {
         assert_eq!(shown(lab.path()), Vec::<String>::new(), "killed after {moment} s");
     }
     assert!(killed > 0, "no create was killed");
+    // Other tests have disks at this moment: only those without an owner are left.
+    let free = |path: &Path| finish(Command::new("flock").args(["-n", "-E", "9"]).arg(path).arg("true")).status != 9;
+    crate::support::eventually("no directory of a disk is left", || {
+        let entries = std::fs::read_dir("/var/lib/brig/live").into_iter().flatten().flatten();
+        !entries.map(|entry| entry.path()).any(|path| path.is_dir() && free(&path) && path.exists())
+    });
 }

@@ -191,12 +191,13 @@ fn prepare(lab: &Lab) {
         "killed",
         &format!("#!/bin/sh\n{part} exec timeout -s KILL {moment} {brig} \"$@\" ;; esac\nexec {brig} \"$@\"\n"),
     );
-    // The same with a capped root, and killed during `delete`, too: engines try again with `--force`.
+    // The same with a capped root. A killed `delete` is repeated: containerd does not do so.
+    let kill = format!("timeout -s KILL {moment} {brig} \"$@\"");
     write(
         "capped",
         &format!(
-            "#!/bin/sh\nset -- --annotation dev.brig.disk=16M \"$@\"\ncase \" $* \" in *' --force '*) ;; \
-             *' create '* | *' start '* | *' delete '*) exec timeout -s KILL {moment} {brig} \"$@\" ;; esac\nexec {brig} \"$@\"\n"
+            "#!/bin/sh\nset -- --annotation dev.brig.disk=16M \"$@\"\n{part} exec {kill} ;; \
+             *' delete '*) {kill} && exit; set -- \"$@\" --force ;; esac\nexec {brig} \"$@\"\n"
         ),
     );
     // With a hook that fails, at the moment in the container's variable HOOK.

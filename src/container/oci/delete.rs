@@ -3,7 +3,7 @@
 use super::id::ContainerId;
 use super::record::{Place, Record};
 use super::signal::{hold, send};
-use super::{Containers, group};
+use super::{Containers, group, protect};
 use crate::cgroup::{self, Cgroup};
 use crate::error::{Context, Error, Kind, Result};
 use crate::hooks;
@@ -34,9 +34,11 @@ impl Containers {
         let record = match place.read() {
             Err(error) if force => {
                 // Only an empty cgroup is certain to be this container's: its path may be that of an older one.
-                let left = place.config().map(|config| group::unrecorded(&config, id)).unwrap_or_default();
-                for path in left {
-                    let _ = crate::cgroup::remove_empty(&path);
+                if let Ok(config) = place.config() {
+                    for path in group::unrecorded(&config, id) {
+                        let _ = crate::cgroup::remove_empty(&path);
+                    }
+                    protect::reap_disks(&config.annotations);
                 }
                 // Before the record is written nothing is mounted. Another one of this name may be elsewhere.
                 let is_torn = error.kind() != Kind::NotFound;
@@ -126,6 +128,7 @@ pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
     // Without a readable copy no hooks run.
     let hooks = place.late_hooks(record).unwrap_or_default().poststop;
     place.remove()?;
+    protect::reap_disks(&record.annotations);
     let state = record.state(Status::Stopped);
     let failed = hooks.iter().filter_map(|hook| hooks::run("poststop", std::slice::from_ref(hook), &state).err());
     Ok(failed.map(|error| error.engine_text()).collect())

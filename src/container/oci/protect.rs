@@ -24,6 +24,7 @@ use crate::spec::config::linux::NamespaceKind;
 use crate::spec::network::GATEWAY;
 use crate::spec::protections::{DISK, EGRESS, Protections};
 use crate::sys::weaken;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::SystemTime;
@@ -48,6 +49,17 @@ pub(super) struct Guard {
     gateway: Option<(Wish, Channel)>,
     /// The helper that makes the disk; drop waits for it.
     _maker: Option<Maker>,
+}
+
+/// Removes the directories of disks whose helpers were killed, for a container with a capped root. Other disks are
+/// locked. A failure is reported by `brig doctor --leaks`.
+pub(super) fn reap_disks(annotations: &BTreeMap<String, String>) {
+    let entries = annotations.contains_key(DISK).then(|| std::fs::read_dir(LIVE).ok()).flatten();
+    for entry in entries.into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let _ = disk::volatile::reap(&entry.path());
+        }
+    }
 }
 
 impl Guard {
