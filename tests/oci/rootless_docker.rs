@@ -33,9 +33,11 @@ impl Docker {
         }
         // If only root may open the device of slirp4netns, the user gets one with the same number.
         let device = "mknod tun c 10 200; chmod 666 tun; mount --bind tun /dev/net/tun";
-        let line = "mkdir home; mkdir -m 700 run; exec /bin/sh $SCRIPT --add-runtime brig=$PWD/brig --bridge=none --iptables=false --ip6tables=false \
+        let line = "mkdir home; mkdir -m 700 run; exec /bin/sh $SCRIPT --add-runtime brig=$PWD/brig --add-runtime capped=$PWD/capped --bridge=none --iptables=false --ip6tables=false \
                     --storage-driver=vfs --data-root $PWD/data --exec-root $PWD/run/exec --config-file $PWD/daemon.json";
         std::fs::write(user.lab.path().join("daemon.json"), "{}").unwrap();
+        let make = "printf '#!/bin/sh\\nexec %s/brig --annotation dev.brig.disk=16M \"$@\"\\n' $PWD > capped; chmod 755 capped";
+        finish(Command::new("sh").args(["-c", make]).current_dir(user.lab.path())).succeeded();
         let at = |name: &str| user.lab.path().join(name);
         let mut command = user.program(device, "/bin/sh -c");
         command.arg(line).env("SCRIPT", SCRIPT).env("HOME", at("home")).env("XDG_RUNTIME_DIR", at("run"));
@@ -123,4 +125,10 @@ fn an_ordinary_users_docker_gets_from_brig_what_it_gets_from_runc() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    // Copies of a capped root, whose changes are in memory.
+    let line = "C=capped; docker run -d --runtime capped --network none --name $C bb sh -c 'echo inside > /made; echo up; exec sleep 1000' > /dev/null; \
+                comes up 1; docker cp $C:/made - | tar -xO; docker cp daemon.json $C:/sent; docker exec $C cat /sent; \
+                docker exec $C sh -c 'dd if=/dev/zero of=/big bs=1M count=40 2> /dev/null || echo full'; docker rm -f $C";
+    let done = docker.run(line, "capped");
+    assert_eq!(done.out, "inside\n{}full\ncapped\n", "{done:?}");
 }

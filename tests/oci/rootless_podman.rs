@@ -130,4 +130,10 @@ fn egress_rules_close_the_network_of_slirp4netns() {
     assert_eq!(out, ["served", "refused"], "{err}");
     let (out, err) = run("");
     assert_eq!(out, ["refused", "served"], "without the annotation: {err}");
+    // The view of a capped root is at the path that `export` reads, in Podman's mount namespace.
+    let line = "podman run -d --name capped --network none --annotation dev.brig.disk=16M bb sh -c 'echo inside > /made; echo up; exec sleep 1000' \
+                > /dev/null; until_said up capped; podman export capped | tar -xO made; podman cp capped:/made - | tar -xO; \
+                podman rm -f -t 0 capped > /dev/null; podman unshare grep -c brig-root: /proc/self/mountinfo";
+    let done = podman.run(line, "brig");
+    assert_eq!(done.out, "inside\ninside\n0\n", "{done:?}");
 }

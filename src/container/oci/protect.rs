@@ -83,8 +83,7 @@ impl Guard {
             guard.serve(rules, broker, place)?;
         }
         if let Some(cap) = protections.disk.filter(|_| !weaken::is_off("disk-annotation")) {
-            // A loop device needs the machine's root. Without it init makes a tmpfs, perhaps in the container's user
-            // namespace.
+            // A loop device needs the machine's root.
             let backing = if privileged() {
                 let workshop = Workshop { templates: TEMPLATES.into(), live: LIVE.into() };
                 let size = Size { bytes: cap.bytes, inodes: cap.inodes, synchronous: false };
@@ -101,10 +100,10 @@ impl Guard {
         Ok(guard)
     }
 
-    /// Whether this process makes the capped root, and shows it at the root's path.
+    /// Whether this process makes the capped root, and shows it at the root's path. An ordinary user cannot, but root of
+    /// a user namespace with its own mount namespace can: rootless engines call brig there.
     pub(super) fn shows_root(&self) -> bool {
-        let is_on_host = |cap: &Cap| matches!(cap.backing, Backing::Image(_));
-        self.cap.as_ref().is_some_and(is_on_host) && !weaken::is_off("shown-root")
+        self.cap.is_some() && shown::may_mount()
     }
 
     /// The capped root for init. If this process makes it, it is then shown at `root`: the record must have that before.

@@ -13,7 +13,7 @@ use crate::spec::root::Attributes;
 use crate::sys::clone::{Side, clone_process, exit, wait};
 use crate::sys::mount as bits;
 use rustix::fs::{CWD, Mode, OFlags, open};
-use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
+use rustix::mount::{FsOpenFlags, MountPropagationFlags, UnmountFlags, fsopen, mount_change, unmount};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -38,6 +38,11 @@ pub(crate) fn source(id: &str) -> String {
     let mut source = format!("{PREFIX}{id}");
     source.truncate(LONGEST_SOURCE); // an id has ASCII characters only
     source
+}
+
+/// Whether this process may mount in its mount namespace. Otherwise fsopen(2) returns EPERM for every file system.
+pub(crate) fn may_mount() -> bool {
+    fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).is_ok()
 }
 
 impl CappedRoot {
