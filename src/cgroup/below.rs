@@ -1,7 +1,6 @@
-//! Groups below a container's: those that `exec --cgroup` names, those that init moved itself to, and those for a
-//! process tree of a sandbox.
+//! Groups below a container's: those that `exec --cgroup` names, and those that init moved itself to.
 
-use super::directory::{self, Directory};
+use super::directory::Directory;
 use super::group::{Cgroup, Group};
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::weaken;
@@ -79,25 +78,6 @@ impl Cgroup {
             groups.push(descend(group, &names)?);
         }
         Ok(Cgroup::of(groups))
-    }
-
-    /// Makes the group `name` below this one, in the hierarchy that freezes and kills: a process tree in it can be killed
-    /// whatever it forks. Limits and counters stay those of this group.
-    pub(crate) fn make_child(&self, name: &str) -> Result<Cgroup> {
-        let parent = self.freezer()?;
-        let path = parent.directory.path().join(name);
-        let step = || format!("make the group `{}`", path.display());
-        if !directory::make(&path).failing(Kind::Cgroup, step)? {
-            return Err(Error::new(Kind::Cgroup, "it exists").doing(step()));
-        }
-        let directory = parent.directory.child(name).failing(Kind::Cgroup, step)?;
-        let group = Group { directory, controllers: parent.controllers, is_v2: parent.is_v2 };
-        Ok(Cgroup::of(vec![group]))
-    }
-
-    /// Removes the groups if they are empty. Returns whether they are gone; never blocks.
-    pub(crate) fn try_remove(&self) -> bool {
-        self.groups.iter().all(|group| directory::remove(group.directory.path(), 0).is_ok())
     }
 }
 

@@ -32,20 +32,22 @@ impl Cgroup {
     pub(crate) fn evidence(&self) -> Result<Evidence> {
         let mut evidence = Evidence::default();
         if let Some(group) = self.group(Controller::Memory) {
-            let events = if group.is_v2 { "memory.events" } else { "memory.oom_control" };
-            let text = read_events(group, events)?;
-            let counts = flat(&text);
-            let of = |key: &str| counts.get(key).copied().unwrap_or(0);
-            evidence.oom_kills = of("oom_kill");
-            // v1's `memory.failcnt` proves nothing: it counts each time the limit was touched, mostly with success.
-            evidence.oom_events = if group.is_v2 { of("oom") } else { of("oom_kill") };
+            (evidence.oom_kills, evidence.oom_events) = if group.is_v2 { memory_v2(group)? } else { memory_v1(group)? };
         }
         if let Some(group) = self.group(Controller::Pids) {
             // On both versions since 4.9.
-            let text = read_events(group, "pids.events")?;
-            evidence.pids_max_hits = flat(&text).get("max").copied().unwrap_or(0);
+            let own = flat(&read_local(&group.directory, "pids.events")?).get("max").copied();
+            // Before 6.11 the kernel counts a refused fork in the group of the process, whatever group has the limit.
+            let of_leaf = group.leaf().and_then(|leaf| leaf.count("pids.events").ok());
+            let of_leaf = of_leaf.and_then(|text| flat(&text).get("max").copied());
+            evidence.pids_max_hits = own.unwrap_or(0) + of_leaf.unwrap_or(0);
         }
         Ok(evidence)
+    }
+
+    /// Whether a v1 group has the memory limit.
+    pub(crate) fn is_memory_v1(&self) -> bool {
+        self.group(Controller::Memory).is_some_and(|group| !group.is_v2)
     }
 
     /// A descriptor that is readable after a memory event; not each event is a kill, so read [`Cgroup::evidence`] then.
@@ -57,9 +59,37 @@ impl Cgroup {
     }
 }
 
-fn read_events(group: &Group, file: &str) -> Result<String> {
-    let step = || format!("read `{}`", group.directory.path().join(file).display());
-    group.directory.count(file).failing(Kind::Cgroup, step)
+/// Kills, and how often the limit was reached. v1's `memory.failcnt` proves nothing: it counts each time the limit was
+/// touched, mostly with success.
+fn memory_v1(group: &Group) -> Result<(u64, u64)> {
+    let kills = flat(&read_events(&group.directory, "memory.oom_control")?).get("oom_kill").copied().unwrap_or(0);
+    Ok((kills, kills))
+}
+
+/// The same on v2, where `memory.events` also counts what groups below met at their own limits.
+fn memory_v2(group: &Group) -> Result<(u64, u64)> {
+    let all = read_events(&group.directory, "memory.events")?;
+    let own = read_local(&group.directory, "memory.events")?;
+    let leaf = group.leaf().map(|leaf| read_local(&leaf, "memory.events")).transpose()?;
+    Ok(memory_counts(&all, &own, &leaf.unwrap_or_default()))
+}
+
+fn memory_counts(all: &str, own: &str, leaf: &str) -> (u64, u64) {
+    let of = |text: &str, key: &str| flat(text).get(key).copied().unwrap_or(0);
+    let events = of(own, "oom");
+    // At the limit of this group the kernel chooses a process of any group below.
+    let kills = if events > 0 { of(all, "oom_kill") } else { of(own, "oom_kill") + of(leaf, "oom_kill") };
+    (kills, events)
+}
+
+/// The file that counts the events of the group's own limits (5.2; `pids` 6.11); before, the one that is there.
+fn read_local(directory: &Directory, file: &str) -> Result<String> {
+    directory.count(&format!("{file}.local")).or_else(|_| read_events(directory, file))
+}
+
+fn read_events(directory: &Directory, file: &str) -> Result<String> {
+    let step = || format!("read `{}`", directory.path().join(file).display());
+    directory.count(file).failing(Kind::Cgroup, step)
 }
 
 fn watch_v2(directory: &Directory) -> Result<OwnedFd> {
@@ -79,4 +109,26 @@ fn watch_v1(directory: &Directory) -> Result<OwnedFd> {
     let registration = format!("{} {}", event.as_raw_fd(), control.as_raw_fd());
     directory.set("cgroup.event_control", &registration)?;
     Ok(event)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kill_at_the_limit_of_a_group_below_is_not_this_groups() {
+        let (none, one, hit) = ("oom 0\noom_kill 0\n", "oom 1\noom_kill 1\n", "oom 1\noom_kill 0\n");
+        for (all, own, leaf, expected) in [
+            (none, none, "", (0, 0)),
+            (one, one, "", (1, 1)),
+            // A job at its own limit.
+            (one, none, none, (0, 0)),
+            // This group at its limit: the victim was in the leaf.
+            (one, hit, one, (1, 1)),
+            // The machine without memory.
+            ("oom 0\noom_kill 1\n", none, "oom 0\noom_kill 1\n", (1, 0)),
+        ] {
+            assert_eq!(memory_counts(all, own, leaf), expected, "{all} {own} {leaf}");
+        }
+    }
 }

@@ -16,6 +16,9 @@ const JOIN_PAUSE: Duration = Duration::from_millis(30);
 /// namespace may have the same one.
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
+/// The v2 group below a sandbox's with the sandbox's processes, once other groups below have limits (`child`).
+pub(super) const LEAF: &str = "main";
+
 /// One group in one hierarchy.
 #[derive(Debug)]
 pub(super) struct Group {
@@ -23,6 +26,13 @@ pub(super) struct Group {
     /// v1: the controllers of the hierarchy. v2: the controllers that the group was given.
     pub(super) controllers: Controllers,
     pub(super) is_v2: bool,
+}
+
+impl Group {
+    /// The v2 group below with this one's processes, if they have moved there.
+    pub(super) fn leaf(&self) -> Option<Directory> {
+        self.directory.child(LEAF).ok().filter(|_| self.is_v2)
+    }
 }
 
 /// How far the device rules are enforced.

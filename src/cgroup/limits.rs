@@ -111,7 +111,7 @@ impl Cgroup {
         }
     }
 
-    fn is_v1(&self, controller: Controller) -> bool {
+    pub(super) fn is_v1(&self, controller: Controller) -> bool {
         // `target` reports a controller without a group; the version does not matter then.
         match self.group(controller) {
             Some(group) => !group.is_v2,

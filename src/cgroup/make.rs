@@ -279,7 +279,7 @@ fn enable_controllers(tree: &Tree, parent: &Path, controllers: Controllers) -> R
     let order: String = missing.iter().filter_map(|each| each.name_v2()).map(|name| format!("+{name} ")).collect();
     let mut result = directory.write("cgroup.subtree_control", order.trim_end());
     if result == Err(Errno::BUSY) && parent == tree.own_directory() {
-        move_processes(&directory)?;
+        move_processes(&directory, SUPERVISOR)?;
         result = directory.write("cgroup.subtree_control", order.trim_end());
     }
     result.map_err(|errno| explain_refusal(&directory, missing, order.trim_end(), errno))
@@ -294,10 +294,10 @@ pub(super) fn enable_above(tree: &Tree, top: &Path, below: &Path, controllers: C
 
 /// Moves all processes of the caller's own delegated group, this one included, into a child. A group with processes
 /// cannot enable controllers for children (cgroup-v2.rst, "No Internal Process Constraint").
-fn move_processes(directory: &Directory) -> Result<()> {
-    let path = directory.path().join(SUPERVISOR);
+pub(super) fn move_processes(directory: &Directory, name: &str) -> Result<()> {
+    let path = directory.path().join(name);
     directory::make(&path).failing(Kind::Cgroup, || format!("make the group `{}`", path.display()))?;
-    let child = directory.child(SUPERVISOR).failing(Kind::Cgroup, || format!("open the group `{}`", path.display()))?;
+    let child = directory.child(name).failing(Kind::Cgroup, || format!("open the group `{}`", path.display()))?;
     for _ in 0..MOVE_ROUNDS {
         let list = directory.get("cgroup.procs")?;
         if list.trim().is_empty() {

@@ -8,11 +8,12 @@
 //! ([`enter`] on [`Cgroup::join_files`]). At the end [`Cgroup::kill`] and [`Cgroup::remove`].
 //! Layouts: v2 alone; v1 controllers beside a v2 tree that counts time, freezes and kills; v1 alone.
 //! Files, lowest first: `controller`, `path`; `directory`; `hierarchy`, `group`, `plan`; `make`, `devices`,
-//! `counters`, `evidence`, `freeze`; `limits`, `kill`, `stats`, `refusal`; `create`, `record`, `below`.
+//! `counters`, `evidence`, `freeze`; `limits`, `kill`, `stats`, `refusal`; `create`, `record`, `below`, `child`.
 //! Not here: systemd's units (`systemd`), and which limits a container may have.
 //! Never: moving a surviving process to the root group, where no limit holds.
 
 mod below;
+mod child;
 mod controller;
 mod counters;
 mod create;

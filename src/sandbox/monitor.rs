@@ -219,6 +219,7 @@ impl Probe {
             errand: None,
             user: None,
             stdio: Stdio::Descriptors { input, output: theirs, error },
+            limits: None,
         };
         let entered = running.enter(visit)?;
         let (text, count) = (Vec::new(), 0);

@@ -1,8 +1,9 @@
 //! What the supervisor does for the clients of the control socket.
 
 use super::checkpoint::{checkpoints, new_checkpoint};
-use super::control::{ClientMessage, Connected, Job, Reply, Request, Session, Slot};
+use super::control::{ClientMessage, Connected, Exec, Job, Reply, Request, Session, Slot};
 use super::drain::check_open;
+use super::job_limits::JobLimits;
 use super::outcome::Stopped;
 use super::streams::Notice;
 use super::supervise::{Findings, State, Watch};
@@ -161,36 +162,42 @@ impl Watch<'_> {
                 .as_mut()
                 .ok_or_else(|| Error::new(Kind::Internal, "a request without a socket"))?
                 .release(index)?,
-            Request::Exec(exec) => {
-                if state.paused.is_some() {
-                    return Err(
-                        Error::new(Kind::State, "the sandbox is paused").hint("let it go on: brig task unpause ID")
-                    );
-                }
-                if !exec.errand {
-                    check_open(state)?; // files may be copied during a drain
-                }
-                if let Some(control) = self.control.as_ref().filter(|_| exec.is_job) {
-                    control.has_room_for_job()?;
-                }
-                state.last_output = Instant::now();
-                let words = exec.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-                self.sink.notice(Notice::Exec(words))?;
-                let (running, mut started) = (&*self.running, Ok(()));
-                if let Some(client) = self.control.as_mut().and_then(|control| control.clients.get_mut(index)) {
-                    if client.session.is_some() {
-                        return Err(Error::new(Kind::Usage, "one process for each connection"));
-                    }
-                    started = Session::start(running, exec, &client.peer).map(|(session, sent)| {
-                        client.session = Some(session);
-                        client.gone |= sent.is_err();
-                    });
-                }
-                started?;
-                return Ok(None);
-            }
+            Request::Exec(exec) => return self.exec(index, exec, JobLimits::default(), state),
+            Request::LimitedJob { exec, limits } => return self.exec(index, exec, limits, state),
         }
         Ok(Some(Reply::Done))
+    }
+
+    /// Starts a process for a client. The answers come later.
+    fn exec(&mut self, index: usize, exec: Exec, limits: JobLimits, state: &mut State) -> Result<Option<Reply>> {
+        if state.paused.is_some() {
+            return Err(Error::new(Kind::State, "the sandbox is paused").hint("let it go on: brig task unpause ID"));
+        }
+        if !exec.errand {
+            check_open(state)?; // files may be copied during a drain
+        }
+        if !limits.is_empty() && !exec.is_job {
+            return Err(Error::new(Kind::Usage, "only a job has separate limits").hint("run it with --detach"));
+        }
+        limits.check(self.limits)?;
+        if let Some(control) = self.control.as_ref().filter(|_| exec.is_job) {
+            control.has_room_for_job()?;
+        }
+        state.last_output = Instant::now();
+        let words = exec.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        self.sink.notice(Notice::Exec(words))?;
+        let (running, mut started) = (&*self.running, Ok(()));
+        if let Some(client) = self.control.as_mut().and_then(|control| control.clients.get_mut(index)) {
+            if client.session.is_some() {
+                return Err(Error::new(Kind::Usage, "one process for each connection"));
+            }
+            started = Session::start(running, exec, limits, &client.peer).map(|(session, sent)| {
+                client.session = Some(session);
+                client.gone |= sent.is_err();
+            });
+        }
+        started?;
+        Ok(None)
     }
 
     fn job(&mut self, id: u32) -> Result<&mut Job> {

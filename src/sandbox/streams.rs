@@ -1,5 +1,6 @@
 //! The command's input and output: read without blocking the supervisor, passed on, counted.
 
+use super::job_limits::JobLimits;
 use super::outcome::Stopped;
 use crate::egress::Renewal;
 use crate::error::{Context, Kind, Result};
@@ -49,6 +50,10 @@ pub(crate) enum JobEnd {
     Exited,
     /// At its time limit.
     TimedOut,
+    /// At its own memory limit.
+    Memory,
+    /// At its own limit on processor time.
+    CpuTime,
     /// A client stopped it.
     Stopped,
     /// With the sandbox.
@@ -59,7 +64,7 @@ pub(crate) enum JobEnd {
 #[derive(Debug)]
 pub(crate) enum JobEvent<'bytes> {
     /// Its program runs.
-    Started { command: Vec<String>, timeout: Option<Duration> },
+    Started { command: Vec<String>, timeout: Option<Duration>, limits: JobLimits },
     /// Some bytes of a stream.
     Output(Stream, &'bytes [u8]),
     /// It has ended with this status.

@@ -355,8 +355,15 @@ impl Watch<'_> {
     /// cgroup v1 has no memory.oom.group: the kernel killed one process, and the others would go on in an undefined
     /// state.
     fn out_of_memory(&mut self, seen: &mut Findings) -> Result<()> {
-        let killed = self.running.evidence()?.is_some_and(|evidence| evidence.oom_kills > 0);
-        if killed && seen.stopped.is_none() {
+        let Some(evidence) = self.running.evidence()? else { return Ok(()) };
+        let is_v1 = self.running.is_memory_v1();
+        // v1 announces only the limit of the task, and may have chosen a process of a job with limits.
+        let of_job = is_v1 && evidence.oom_kills == 0 && self.control.as_ref().is_some_and(|each| each.has_oom_kill());
+        if of_job && seen.stopped.is_none() {
+            let evidence = "a process of a job killed by the kernel (oom_kill)".to_owned();
+            seen.hits.push(LimitHit { limit: LimitName::Memory, evidence });
+        }
+        if (evidence.oom_kills > 0 || of_job) && seen.stopped.is_none() {
             self.kill(Stopped::Memory, seen)?;
         }
         Ok(())

@@ -21,6 +21,7 @@ mod hiding;
 mod hold;
 mod hosted;
 mod images;
+mod job_limits;
 mod jobs;
 mod keep;
 mod keep_memory;

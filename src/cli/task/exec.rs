@@ -4,6 +4,7 @@ use crate::cli::console::{Streams, terminal_size};
 use crate::cli::output;
 use crate::cli::terminal::Raw;
 use brig::error::{Error, Kind, Result};
+use brig::sandbox::{JobLimits, LimitName};
 use brig::task::{ExecEnd, Execution, Store};
 use clap::Args;
 use rustix::termios::isatty;
@@ -21,6 +22,7 @@ Examples:
   tar c src | brig task exec -i k3f -- tar x -C /tmp
   brig task exec --timeout 10m k3f -- make test     then all of its processes are killed, with exit status 124
   brig task exec -d --timeout 1h k3f -- make test   a job: prints its id; see brig task jobs, logs --job, wait --job
+  brig task exec -d --memory 1G --pids 64 k3f -- make test   with separate limits below the task's
 
 The exit status is the process's own. It ends with the task at the latest, and with this command: so does
 all that it has started in the background. Ctrl-C and other signals go to its process group.
@@ -49,6 +51,15 @@ pub(super) struct Arguments {
     /// Run it as a job: print the job's id and return. It ends with the task at the latest
     #[arg(short, long, conflicts_with_all = ["interactive", "tty", "raw"])]
     detach: bool,
+    /// Memory of the job, at most the task's; at the limit the job is killed and the task goes on
+    #[arg(long, value_name = "SIZE", requires = "detach")]
+    memory: Option<String>,
+    /// Processes and threads of the job, at most the task's
+    #[arg(long, value_name = "N", requires = "detach")]
+    pids: Option<String>,
+    /// Processor time of the job, at most the task's; then it is killed
+    #[arg(long, value_name = "TIME", requires = "detach")]
+    cpu_time: Option<String>,
     /// Pass on what it writes as it is: secrets are not hidden
     #[arg(long)]
     raw: bool,
@@ -75,6 +86,15 @@ pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
     if arguments.tty && !environment.iter().any(|(name, _)| name == "TERM") {
         environment.push(("TERM".into(), std::env::var_os("TERM").unwrap_or_else(|| "xterm-256color".into())));
     }
+    let mut limits = JobLimits::default();
+    let given = [
+        (LimitName::Memory, &arguments.memory),
+        (LimitName::Pids, &arguments.pids),
+        (LimitName::CpuTime, &arguments.cpu_time),
+    ];
+    for (name, text) in given {
+        text.iter().try_for_each(|text| limits.set(name, text))?;
+    }
     let execution = Execution {
         command: arguments.command,
         environment,
@@ -82,6 +102,7 @@ pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
         terminal: arguments.tty.then(|| terminal_size().unwrap_or((24, 80))),
         user: arguments.user,
         timeout: arguments.timeout,
+        limits,
     };
     if arguments.detach {
         output::lines([store.reach(&id)?.exec_job(execution)?]);

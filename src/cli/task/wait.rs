@@ -53,7 +53,8 @@ fn wait_for_job(store: &Store, id: &str, job: &str, arguments: &Arguments) -> Re
     if arguments.json {
         output::json(&record);
     } else {
-        tell!("brig: job {} {}", record.id, record.state.word());
+        let limit = record.limit_words().map_or_else(String::new, |words| format!(": it was killed at {words}"));
+        tell!("brig: job {} {}{limit}", record.id, record.state.word());
     }
     Ok(record.exit_status.map_or(ExitCode::from(125), ExitCode::from))
 }

@@ -8,12 +8,13 @@
 //! Never: a host descriptor in the sandbox but the three given ones.
 
 use super::running::Running;
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, Evidence, Usage};
 use crate::container::check::privileged;
 use crate::container::tree;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::process::{self, Errand, Identity, Join, Message, OomScore, Spawned, Stdio, Vectors};
 use crate::spec::Confinement;
+use crate::spec::resources::Resources;
 use crate::sys::clone::{is_over, wait};
 use crate::sys::weaken;
 use rustix::fs::{Gid, Uid, fchown};
@@ -41,6 +42,8 @@ pub(crate) struct Visit {
     pub user: Option<(u32, u32, Vec<u32>)>,
     /// Its standard streams.
     pub stdio: Stdio,
+    /// Limits of its process tree below those of the sandbox, if any.
+    pub limits: Option<Resources>,
 }
 
 /// A process that has entered a sandbox.
@@ -73,6 +76,9 @@ impl Running {
         let mut directory = visit_directory.clone().unwrap_or_else(|| entry.directory.clone());
         let mut command = visit.command;
         let mut errand = visit.errand;
+        if visit.limits.is_some() && matches!(entry.confinement, Confinement::Cell { .. }) {
+            return Err(no_own_limits("another runtime has its container").doing(words));
+        }
         if let Confinement::Cell { exec, directory: own, process, files } = &entry.confinement {
             let terminal = matches!(visit.stdio, Stdio::Terminal(_));
             if errand.take().is_some() {
@@ -99,7 +105,11 @@ impl Running {
         let (uid, gid) = (command.identity.uid, command.identity.gid);
         self.give_pipes(&visit.stdio, uid, gid)?;
         let (init, pid) = self.member().doing(|| words.clone())?;
-        let group = self.make_entrance().doing(|| words.clone())?;
+        let limits = visit.limits.as_ref();
+        let group = self.make_entrance(limits.unwrap_or(&Resources::default())).doing(|| words.clone())?;
+        if group.is_none() && limits.is_some() {
+            return Err(no_own_limits("it runs without a cgroup").doing(words));
+        }
         let (mut cgroup, mut cgroup_tasks) = (self.clone_into()?, self.join_files()?);
         if let Some(group) = &group {
             // The last one moves the process from the sandbox's cgroup of that hierarchy.
@@ -242,6 +252,11 @@ fn process_of(
     Ok(process.to_string())
 }
 
+fn no_own_limits(why: &str) -> Error {
+    Error::new(Kind::LimitUnenforceable, format!("a process of this sandbox has no separate limits: {why}"))
+        .hint("leave the job's own limits out: those of the task hold for it")
+}
+
 fn hold(pid: i32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
@@ -289,6 +304,11 @@ impl Entered {
             }
         };
         self.spawned.signal(Signal::KILL).and(ended)
+    }
+
+    /// The counters of its process tree and of the separate limits; `None` without a cgroup.
+    pub(crate) fn counters(&self) -> Result<Option<(Usage, Evidence)>> {
+        self.group.as_ref().map(|group| Ok((group.usage()?, group.evidence()?))).transpose()
     }
 
     /// Whether the process and its tree have ended after [`Entered::end`], and their cgroup is removed. Never waits.

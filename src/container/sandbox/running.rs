@@ -306,11 +306,12 @@ impl Running {
         self.cgroup.as_ref().map(|group| group.0.join_files()).transpose().map(Option::unwrap_or_default)
     }
 
-    /// Makes a cgroup for a process that enters, and for its children; `None` if the sandbox has no cgroup.
-    pub(super) fn make_entrance(&self) -> Result<Option<Cgroup>> {
+    /// Makes a cgroup for a process that enters, and for its children, with limits below the sandbox's; `None` if the
+    /// sandbox has no cgroup.
+    pub(super) fn make_entrance(&self, limits: &Resources) -> Result<Option<Cgroup>> {
         let Some(group) = self.cgroup.as_ref().filter(|_| !weaken::is_off("exec-group")) else { return Ok(None) };
         self.entrances.set(self.entrances.get() + 1);
-        group.0.make_child(&format!("exec-{}", self.entrances.get())).map(Some)
+        group.0.make_child(&format!("exec-{}", self.entrances.get()), limits).map(Some)
     }
 
     /// Freezes every process.
@@ -371,6 +372,11 @@ impl Running {
     /// The kernel's counters for the limits; `None` without a cgroup.
     pub(crate) fn evidence(&self) -> Result<Option<Evidence>> {
         self.cgroup.as_ref().map(|group| group.0.evidence()).transpose()
+    }
+
+    /// Whether its memory limit is in a v1 group.
+    pub(crate) fn is_memory_v1(&self) -> bool {
+        self.cgroup.as_ref().is_some_and(|group| group.0.is_memory_v1())
     }
 
     /// Readable when the memory limit was reached.

@@ -1,6 +1,7 @@
 //! The client of the control socket: requests to a sandbox of this user.
 
 use super::super::checkpoint::Checkpoint;
+use super::super::job_limits::JobLimits;
 use super::super::report::Sample;
 use super::wire::{Exec, Peer, Reply, Request};
 use super::{NAME, address};
@@ -160,6 +161,11 @@ impl Client {
     /// Starts a process. Its descriptors, start and end come as [`Client::next`].
     pub(crate) fn exec(&self, exec: Exec) -> Result<()> {
         self.0.ask(&Request::Exec(exec))
+    }
+
+    /// The same for a job with separate limits.
+    pub(crate) fn exec_limited(&self, exec: Exec, limits: JobLimits) -> Result<()> {
+        self.0.ask(&Request::LimitedJob { exec, limits })
     }
 
     /// The next reply; `None` when the sandbox is gone.

@@ -59,10 +59,10 @@ impl Control {
     /// Makes a job of the client's process if its program runs now; returns its number.
     pub(in crate::sandbox) fn promote(&mut self, index: usize, receive: Receiver<'_>) -> Option<u32> {
         let client = self.clients.get_mut(index)?;
-        let PendingJob { command, timeout, outputs } = client.session.as_mut()?.take_job()?;
+        let PendingJob { command, timeout, limits, outputs } = client.session.as_mut()?.take_job()?;
         let session = client.session.take()?;
         self.last_job += 1;
-        receive(self.last_job, JobEvent::Started { command, timeout });
+        receive(self.last_job, JobEvent::Started { command, timeout, limits });
         self.jobs.push(Job {
             id: self.last_job,
             session,
@@ -72,6 +72,11 @@ impl Control {
             ended: None,
         });
         Some(self.last_job)
+    }
+
+    /// Whether the kernel killed a process of a job for lack of memory.
+    pub(in crate::sandbox) fn has_oom_kill(&self) -> bool {
+        self.jobs.iter().any(|job| job.session.has_oom_kill())
     }
 
     pub(super) fn job_waits(&self) -> impl Iterator<Item = (Slot, BorrowedFd<'_>)> {
@@ -109,6 +114,7 @@ impl Control {
         self.clients.iter_mut().filter_map(|client| client.session.as_mut()).for_each(|each| each.end_if_overdue(now));
         for job in &mut self.jobs {
             job.session.end_if_overdue(now);
+            job.session.end_at_limit();
             if job.kill_at.is_some_and(|at| now >= at) {
                 job.kill_at = None;
                 job.session.end();
@@ -183,9 +189,10 @@ impl Job {
     }
 
     fn why(&self) -> JobEnd {
-        match (self.session.is_overdue(), self.is_stopped) {
-            (true, _) => JobEnd::TimedOut,
-            (_, true) => JobEnd::Stopped,
+        match (self.session.is_overdue(), self.session.hit(), self.is_stopped) {
+            (true, ..) => JobEnd::TimedOut,
+            (_, Some(hit), _) => hit,
+            (.., true) => JobEnd::Stopped,
             _ => JobEnd::Exited,
         }
     }

@@ -1,6 +1,8 @@
 //! A client's process in a running sandbox, until its end.
 
+use super::super::job_limits::JobLimits;
 use super::super::refusals::Refusals;
+use super::super::streams::JobEnd;
 use super::super::visitor;
 use super::wire::{Exec, Peer, Reply};
 use crate::container::{Entered, Running, Visit};
@@ -32,6 +34,10 @@ pub(in crate::sandbox) struct Session {
     words: String,
     /// What it becomes once its program runs, if it is a job.
     job: Option<PendingJob>,
+    /// Its own limits.
+    limits: JobLimits,
+    /// The separate limit that it has reached, of [`JobEnd`]'s.
+    hit: Option<JobEnd>,
 }
 
 /// A process that becomes a job when its program runs.
@@ -39,17 +45,18 @@ pub(in crate::sandbox) struct Session {
 pub(in crate::sandbox) struct PendingJob {
     pub(super) command: Vec<String>,
     pub(super) timeout: Option<Duration>,
+    pub(super) limits: JobLimits,
     /// The readers of standard output and standard error.
     pub(super) outputs: [OwnedFd; 2],
 }
 
 impl PendingJob {
-    fn new(exec: &Exec, output: OwnedFd, error: OwnedFd) -> Result<PendingJob> {
+    fn new(exec: &Exec, limits: JobLimits, output: OwnedFd, error: OwnedFd) -> Result<PendingJob> {
         for end in [&output, &error] {
             fcntl_setfl(end, OFlags::NONBLOCK).failing(Kind::Internal, || "read a job's output")?;
         }
         let command = exec.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        Ok(PendingJob { command, timeout: exec.timeout, outputs: [output, error] })
+        Ok(PendingJob { command, timeout: exec.timeout, limits, outputs: [output, error] })
     }
 }
 
@@ -61,6 +68,7 @@ impl Session {
     pub(in crate::sandbox) fn start(
         running: &Running,
         exec: Exec,
+        limits: JobLimits,
         peer: &Peer,
     ) -> Result<(Session, Result<(), Errno>)> {
         let step = || "make pipes for the process";
@@ -71,7 +79,7 @@ impl Session {
                 let pipe = || pipe_with(PipeFlags::CLOEXEC).failing(Kind::Internal, step);
                 let ((input, to_it), (of_it, output), (of_it_too, error)) = (pipe()?, pipe()?, pipe()?);
                 if exec.is_job {
-                    job = Some(PendingJob::new(&exec, of_it, of_it_too)?);
+                    job = Some(PendingJob::new(&exec, limits, of_it, of_it_too)?);
                 } else {
                     ours.extend([(0, to_it), (1, of_it), (2, of_it_too)]);
                 }
@@ -88,6 +96,7 @@ impl Session {
             errand: exec.errand.then_some(visitor::serve as crate::process::Errand),
             user: exec.user,
             stdio,
+            limits: limits.resources(),
         };
         let session = Session {
             entered: running.enter(visit)?,
@@ -99,6 +108,8 @@ impl Session {
             is_overdue: false,
             words,
             job,
+            limits,
+            hit: None,
         };
         let sent =
             ours.iter().try_for_each(|(number, end)| peer.reply(&Reply::Stream(Some(*number)), Some(end.as_fd())));
@@ -131,6 +142,42 @@ impl Session {
             (self.deadline, self.is_overdue) = (None, true);
             self.end();
         }
+    }
+
+    /// Kills its process tree if a separate limit was reached. cgroup v1 has no memory.oom.group: the kernel killed one
+    /// process, and the others would go on in an undefined state.
+    pub(super) fn end_at_limit(&mut self) {
+        if self.hit.is_none() && !self.limits.is_empty() {
+            self.hit = self.limit_hit();
+            if self.hit.is_some() {
+                self.end();
+            }
+        }
+    }
+
+    /// The separate limit that it has reached. Counters that cannot be read end it.
+    fn limit_hit(&self) -> Option<JobEnd> {
+        let Ok(Some((usage, evidence))) = self.entered.counters() else { return Some(JobEnd::Stopped) };
+        let used = usage.cpu_total_ns.map(Duration::from_nanos);
+        if self.limits.memory.is_some() && evidence.oom_kills > 0 {
+            return Some(JobEnd::Memory);
+        }
+        match (self.limits.cpu_time, used) {
+            (Some(limit), Some(used)) if used > limit => Some(JobEnd::CpuTime),
+            (Some(_), None) => Some(JobEnd::Stopped),
+            _ => None,
+        }
+    }
+
+    /// The separate limit at which it was ended.
+    pub(super) fn hit(&self) -> Option<JobEnd> {
+        self.hit
+    }
+
+    /// Whether the kernel killed one of its processes for lack of memory. v1 counts in the group of the process, whatever
+    /// group has the limit.
+    pub(super) fn has_oom_kill(&self) -> bool {
+        self.entered.counters().is_ok_and(|counters| counters.is_some_and(|(_, evidence)| evidence.oom_kills > 0))
     }
 
     /// Whether it was killed at its deadline.

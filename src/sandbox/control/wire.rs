@@ -3,6 +3,7 @@
 //! message is in a file in memory, whose descriptor the message has.
 
 use super::super::checkpoint::Checkpoint;
+use super::super::job_limits::JobLimits;
 use super::super::report::Sample;
 use super::encoding::{variables, words};
 use crate::error::{Context, Error, Kind, Result};
@@ -50,6 +51,8 @@ pub(crate) enum Request {
     Processes,
     /// Start another process in it.
     Exec(Exec),
+    /// Start a job with separate limits. A supervisor that does not know them refuses the request.
+    LimitedJob { exec: Exec, limits: JobLimits },
     /// This connection's process has ended; what it started in the background may live on without the connection.
     Release,
     /// Output of this connection's process: the task is not idle. Has no answer.

@@ -1,7 +1,7 @@
 //! The logs and records of a task's jobs, as the supervisor writes them.
 
 use crate::error::Result;
-use crate::sandbox::{JobEnd, JobEvent, Stream};
+use crate::sandbox::{JobEnd, JobEvent, JobLimits, Stream};
 use crate::task::records::job::{JOBS, JobRecord, JobState, job_id};
 use crate::task::records::log_streams::Index;
 use crate::task::redact::{Redactor, Stream as Redacted};
@@ -39,9 +39,9 @@ impl JobLogs {
     /// Writes a change. Returns the record of a job that has begun or ended.
     pub(super) fn take(&mut self, number: u32, event: JobEvent<'_>, redactor: &Redactor) -> Result<Option<JobRecord>> {
         match event {
-            JobEvent::Started { command, timeout } => {
+            JobEvent::Started { command, timeout, limits } => {
                 let command = command.iter().map(|word| redactor.text(word)).collect();
-                let job = JobLog::create(&self.directory.join(job_id(number)), number, command, timeout)?;
+                let job = JobLog::create(&self.directory.join(job_id(number)), number, command, timeout, limits)?;
                 let record = job.record.clone();
                 self.running.insert(number, job);
                 Ok(Some(record))
@@ -63,6 +63,8 @@ impl JobLogs {
                 let (state, status) = match why {
                     JobEnd::Exited => (JobState::Exited, status),
                     JobEnd::TimedOut => (JobState::TimedOut, 124),
+                    JobEnd::Memory => (JobState::Memory, 137),
+                    JobEnd::CpuTime => (JobState::CpuTime, 152),
                     JobEnd::Stopped => (JobState::Stopped, status),
                     JobEnd::WithTask => (JobState::EndedWithTask, status),
                 };
@@ -75,7 +77,13 @@ impl JobLogs {
 }
 
 impl JobLog {
-    fn create(folder: &Path, number: u32, command: Vec<String>, timeout: Option<Duration>) -> Result<JobLog> {
+    fn create(
+        folder: &Path,
+        number: u32,
+        command: Vec<String>,
+        timeout: Option<Duration>,
+        limits: JobLimits,
+    ) -> Result<JobLog> {
         let failed = |cause| crate::files::failed(cause, format!("make `{}`", folder.display()));
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
         let log =
@@ -88,6 +96,9 @@ impl JobLog {
             started: now(),
             ended: None,
             timeout_seconds: timeout.map(|limit| limit.as_secs_f64()),
+            memory_bytes: limits.memory,
+            pids: limits.pids,
+            cpu_time_seconds: limits.cpu_time.map(|limit| limit.as_secs_f64()),
             exit_status: None,
             log_bytes: 0,
             left_out_bytes: 0,
@@ -130,7 +141,9 @@ mod tests {
         let mut logs = JobLogs::new(directory.path(), 40);
         let begin = |logs: &mut JobLogs, number| {
             let command = vec!["echo".to_owned(), "correct-horse-battery".to_owned()];
-            logs.take(number, JobEvent::Started { command, timeout: None }, &redactor).unwrap().unwrap()
+            logs.take(number, JobEvent::Started { command, timeout: None, limits: JobLimits::default() }, &redactor)
+                .unwrap()
+                .unwrap()
         };
         let first = begin(&mut logs, 1);
         assert!(!first.command[1].contains("horse"), "{first:?}");

@@ -8,7 +8,7 @@ use super::hiding::Hiding;
 use crate::error::{Error, Kind, Result, Step, wire};
 use crate::files::{self, Patterns};
 use crate::image::{Accounts, LARGEST_ACCOUNT_FILE, User};
-use crate::sandbox::{Bounds, Checkpoint, Client, Exec, FileEntry, FileRequest, Reply, Rule, Sample};
+use crate::sandbox::{Bounds, Checkpoint, Client, Exec, FileEntry, FileRequest, JobLimits, Reply, Rule, Sample};
 use crate::task::records::job::job_id;
 use crate::task::records::receipt::Receipt;
 use crate::task::store::{Status, Store};
@@ -47,6 +47,8 @@ pub struct Execution {
     pub user: Option<String>,
     /// How long it may run; then its process tree is killed.
     pub timeout: Option<Duration>,
+    /// Its limits below those of the task, if it is a job.
+    pub limits: JobLimits,
 }
 
 /// A process started in a running task. Its drop ends the process.
@@ -228,7 +230,10 @@ impl Live {
     }
 
     fn begin(&self, execution: Execution, is_job: bool) -> Result<Executed> {
-        let Execution { command, mut environment, directory, terminal, user, timeout } = execution;
+        let Execution { command, mut environment, directory, terminal, user, timeout, limits } = execution;
+        if !limits.is_empty() && !is_job {
+            return Err(Error::new(Kind::Usage, "only a job has separate limits").hint("run it with --detach"));
+        }
         if command.is_empty() {
             return Err(Error::new(Kind::Usage, "no command is given").hint("put it after `--`, like `-- sh`"));
         }
@@ -244,7 +249,7 @@ impl Live {
         }
         let user = user.map(|user| (user.uid, user.gid, user.additional_gids));
         let exec = Exec { command, environment, directory, terminal, errand: false, user, timeout, is_job };
-        self.start(exec).doing(step).hint(|| "name a program and a folder that the sandbox has")
+        self.start(exec, limits).doing(step).hint(|| "name a program and a folder that the sandbox has")
     }
 
     /// Finds a user in the sandbox's own account files. The supervisor checks the numbers.
@@ -271,10 +276,14 @@ impl Live {
         self.client.kill_job(number, signal).doing(|| format!("signal the job `{job}` of the task `{}`", self.id))
     }
 
-    fn start(&self, exec: Exec) -> Result<Executed> {
+    fn start(&self, exec: Exec, limits: JobLimits) -> Result<Executed> {
         // A separate connection: its life is the process's.
         let client = Client::connect(&self.directory)?;
-        client.exec(exec)?;
+        if limits.is_empty() {
+            client.exec(exec)?
+        } else {
+            client.exec_limited(exec, limits)?
+        };
         let mut started = Executed { client, input: None, output: None, error: None, terminal: None, hiding: None };
         loop {
             match started.client.next()? {
@@ -295,7 +304,7 @@ impl Live {
     /// Starts the process that works on files in the sandbox.
     fn errand(&self, errand: &FileRequest) -> Result<Executed> {
         let exec = Exec { errand: true, ..Exec::default() };
-        let started = self.start(exec)?;
+        let started = self.start(exec, JobLimits::default())?;
         let mut line = serde_json::to_vec(errand).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
         line.push(b'\n');
         if let Some(input) = &started.input {

@@ -2,6 +2,7 @@
 
 use super::follow::{Follower, From};
 use crate::error::{Error, Kind, Result};
+use crate::sandbox::size;
 use crate::task::store::json::{read, write};
 use crate::task::store::{LOG, Status, Store};
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,10 @@ pub enum JobState {
     Exited,
     /// It was killed at its time limit.
     TimedOut,
+    /// It was killed at its own memory limit.
+    Memory,
+    /// It was killed at its own limit on processor time.
+    CpuTime,
     /// A client stopped it.
     Stopped,
     /// It ended with the task.
@@ -38,6 +43,8 @@ impl JobState {
             JobState::Running => "running",
             JobState::Exited => "exited",
             JobState::TimedOut => "timed_out",
+            JobState::Memory => "memory",
+            JobState::CpuTime => "cpu_time",
             JobState::Stopped => "stopped",
             JobState::EndedWithTask => "ended_with_task",
             JobState::Lost => "lost",
@@ -62,7 +69,13 @@ pub struct JobRecord {
     pub ended: Option<String>,
     /// Its time limit in seconds.
     pub timeout_seconds: Option<f64>,
-    /// Its exit status in a shell's form; 124 at its time limit.
+    /// Its own memory limit in bytes.
+    pub memory_bytes: Option<u64>,
+    /// Its own limit of processes and threads.
+    pub pids: Option<u64>,
+    /// Its own limit on processor time in seconds.
+    pub cpu_time_seconds: Option<f64>,
+    /// Its exit status in a shell's form; 124 at its time limit, 137 at its memory limit, 152 at that on processor time.
     pub exit_status: Option<u8>,
     /// Bytes in its log.
     pub log_bytes: u64,
@@ -71,6 +84,17 @@ pub struct JobRecord {
 }
 
 impl JobRecord {
+    /// The separate limit that ended it, in words.
+    pub fn limit_words(&self) -> Option<String> {
+        match self.state {
+            JobState::Memory => self.memory_bytes.map(|bytes| format!("its own limit of {} of memory", size(bytes))),
+            JobState::CpuTime => {
+                self.cpu_time_seconds.map(|seconds| format!("its own limit of {seconds} s of processor time"))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether its process runs.
     pub fn is_running(&self) -> bool {
         self.state == JobState::Running
