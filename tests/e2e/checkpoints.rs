@@ -155,7 +155,7 @@ fn checkpoints_have_a_bound_and_a_task_without_a_lasting_disk_has_none() {
 }
 
 /// Kills a process at a random moment of `most`, with all its children.
-fn kill_tree(pid: i32, random: &mut Random, most: Duration) {
+pub fn kill_tree(pid: i32, random: &mut Random, most: Duration) {
     std::thread::sleep(random.below(most));
     for pid in descendants(pid) {
         let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);

@@ -493,11 +493,12 @@ fn mounts_are_below_the_operators_folders_and_write_only_where_the_operator_allo
 #[test]
 fn a_resumed_task_has_no_more_than_the_ceilings() {
     let Some(lab) = lab() else { return };
-    let rules = format!("{HOSTED}[max]\nmemory = \"2G\"\n");
+    let rules = format!("{HOSTED}[max]\nmemory = \"2G\"\ndisk = \"11G\"\n");
     let keep = ["task", "run", "--keep", "--memory", "1G", "--", "true"];
     assert_eq!(brig(&lab, &rules, &keep).status, Some(0));
     let id = lab.ids().remove(0);
     brig(&lab, &rules, &["task", "resume", "--memory", "3G", &id]).refused(125, &["hosted mode", "memory"]);
+    brig(&lab, &rules, &["task", "resume", "--disk", "12G", &id]).refused(125, &["hosted mode", "disk"]);
     assert_eq!(lab.ids().len(), 1, "nothing was begun");
     let run = brig(&lab, &rules, &["task", "resume", "--memory", "2G", "--json", &id]);
     assert_eq!(run.receipt()["limits"]["memory"], 2_u64 << 30, "{run:#?}");

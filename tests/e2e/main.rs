@@ -26,6 +26,7 @@ mod jobs;
 mod keep;
 mod keep_memory;
 mod keep_root;
+mod keep_size;
 mod library;
 mod limits;
 mod live;

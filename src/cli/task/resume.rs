@@ -20,7 +20,7 @@ Examples:
   brig task resume -d --memory 8G k3f         in the background, with more memory
 
 The workspace, the home and the changes of the root move to the new task, whose id is printed; /tmp begins empty. The profile is the same.
-Limits can be lowered or raised, except disk and inodes, which are the size of the kept disk. A profile that has not changed is read again for variables and secrets. A task that was to push its commits pushes again when the new command has succeeded; forks do not push: `brig task push`. A task that is paused and running goes on as with `brig task unpause`.")]
+Limits can be lowered or raised. Another --disk or --inodes copies the files to a disk of that size, and is refused if they do not fit. A profile that has not changed is read again for variables and secrets. A task that was to push its commits pushes again when the new command has succeeded; forks do not push: `brig task push`. A task that is paused and running goes on as with `brig task unpause`.")]
 pub(super) struct ResumeArguments {
     /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,

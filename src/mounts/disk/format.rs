@@ -76,12 +76,28 @@ impl Form {
     }
 }
 
-/// The number of inodes for mke2fs: whole blocks in each group, below the limit if that is near enough, else above it.
-fn requested(size: Size, form: Form) -> u64 {
+/// Inodes of a sandbox's disk that are not its files.
+pub(super) const OWN_INODES: u64 = RESERVED + DIRECTORIES.len() as u64;
+
+/// Inodes come in whole blocks of each group: the size of a step, and the most steps below the limit.
+fn inode_steps(size: Size, form: Form) -> (u64, u64) {
     let step = image_bytes(size, form).div_ceil(GROUP_BYTES) * INODES_PER_BLOCK;
     let wanted = size.inodes + RESERVED + form.directories.len() as u64;
-    let below = wanted / step * step;
+    (step, wanted / step)
+}
+
+/// The number of inodes for mke2fs: below the limit if that is near enough, else above it.
+fn requested(size: Size, form: Form) -> u64 {
+    let (step, steps) = inode_steps(size, form);
+    let (wanted, below) = (size.inodes + RESERVED + form.directories.len() as u64, steps * step);
     if wanted - below <= size.inodes / NOT_MISSED { below } else { below + step }
+}
+
+/// Whether a sandbox's image with so many bytes and inodes is one of `size`.
+pub(super) fn is_of(size: Size, bytes: u64, inodes: u64) -> bool {
+    let (step, steps) = inode_steps(size, SCRATCH);
+    let near = step + size.inodes / NOT_MISSED;
+    bytes == image_bytes(size, SCRATCH) && inodes.abs_diff(steps * step) <= near
 }
 
 /// The data, the inode table, the journal, and ext4's reserve: a fiftieth of the whole, at most 4096 blocks
@@ -104,7 +120,22 @@ pub(super) fn format(path: &Path, size: Size, form: Form) -> Result<()> {
     make(path, size, form, &tree.0)
 }
 
+/// Makes a sandbox's image of `size` at `path` with the files of `tree`: their owners, links, attributes and holes. It has
+/// no empty files for excess inodes, so it has fewer inodes than the limit instead.
+pub(super) fn fill(path: &Path, size: Size, tree: &Path) -> Result<()> {
+    let (step, steps) = inode_steps(size, SCRATCH);
+    if steps == 0 {
+        let words = format!("a disk of this size has at least {step} files, and `--inodes` is {}", size.inodes);
+        return Err(Error::new(Kind::Usage, words).hint("give more --inodes or a smaller --disk"));
+    }
+    run(path, size, SCRATCH, tree, steps * step)
+}
+
 fn make(path: &Path, size: Size, form: Form, tree: &Path) -> Result<()> {
+    run(path, size, form, tree, requested(size, form))
+}
+
+fn run(path: &Path, size: Size, form: Form, tree: &Path, inodes: u64) -> Result<()> {
     let step = || format!("format the disk image `{}`", path.display());
     let file = File::create(path).failing(Kind::Disk, step)?;
     ftruncate(&file, image_bytes(size, form)).failing(Kind::Disk, step)?;
@@ -115,7 +146,7 @@ fn make(path: &Path, size: Size, form: Form, tree: &Path) -> Result<()> {
         .args(["-O", &format!("{journal},{}", FEATURES.join(","))])
         // a start copies every backup, and a sparse file reads as zeroes
         .args(["-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,num_backup_sb=0"])
-        .args(["-N", &requested(size, form).to_string()])
+        .args(["-N", &inodes.to_string()])
         .arg("-d")
         .arg(tree);
     if form.is_journaled {

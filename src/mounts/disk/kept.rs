@@ -4,8 +4,9 @@
 //! An agent wrote the tree: every step uses descriptors, follows no link, and opens one directory at a time at any
 //! depth.
 
-use super::description::DiskFile;
+use super::description::{DiskFile, Size};
 use super::format::DIRECTORIES;
+use super::resize::{has_size, resize};
 use super::template::{Image, Template, copy_allocated};
 use crate::error::{Context, Kind, Result};
 use crate::files::{self, Bounds, DIRECTORY, Walk, WalkStep};
@@ -39,14 +40,18 @@ const IN_USE: Duration = Duration::from_secs(10);
 
 /// The image of a disk with a name, locked. The loop device holds the same open file, so the lock ends with the device:
 /// two mounts of one ext4 would destroy it.
-pub(super) fn image(template: &Template, live: &Path, file: &DiskFile) -> Result<Image> {
+pub(super) fn image(template: &Template, live: &Path, size: Size, file: &DiskFile) -> Result<Image> {
     let made = match file {
         DiskFile::Unnamed => return template.image(live),
         DiskFile::New(path) => whole(path, |file| template.copy_to(file))?,
-        DiskFile::Kept(path) => held(path, FlockOperation::NonBlockingLockExclusive)?,
+        DiskFile::Kept(path) => {
+            let old = held(path, FlockOperation::NonBlockingLockExclusive)?;
+            if has_size(&old, size)? { old } else { resize(&old, live, size, path)? }
+        }
         DiskFile::Copy { of, to } => {
-            let _still = held(of, FlockOperation::NonBlockingLockShared)?;
-            whole(to, |file| copy_allocated(of, file))?
+            let old = held(of, FlockOperation::NonBlockingLockShared)?;
+            let is_same = has_size(&old, size)?;
+            if is_same { whole(to, |file| copy_allocated(of, file))? } else { resize(&old, live, size, to)? }
         }
     };
     Ok(Image::lasting(made))

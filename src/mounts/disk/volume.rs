@@ -8,7 +8,7 @@
 
 use super::description::Size;
 use super::format::{self, VOLUME_FILES};
-use super::image::attach_loop;
+use super::loop_device::attach_loop;
 use super::template::copy_allocated;
 use super::volatile::WorkDirectory;
 use crate::error::{Context, Error, Kind, Result};

@@ -6,9 +6,7 @@
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Durability};
-use crate::sandbox::{
-    Backend, CHECKPOINTS, Caller, Checkpoint, LimitName, Options, checkpoint_path, checkpoints, pack_kept,
-};
+use crate::sandbox::{Backend, CHECKPOINTS, Caller, Checkpoint, Options, checkpoint_path, checkpoints, pack_kept};
 use crate::task::definition::image::{ImageWish, Opened};
 use crate::task::definition::naming::Naming;
 use crate::task::definition::network::Written;
@@ -366,14 +364,6 @@ impl Store {
         }
         definition.sandbox.limits = record.limits.clone();
         set_flags(&changed.limits, &mut definition)?;
-        let is_fixed = [LimitName::Disk, LimitName::Inodes]
-            .into_iter()
-            .find(|name| definition.sandbox.limits.value(*name) != record.limits.value(*name));
-        if let Some(name) = is_fixed {
-            let words = format!("`{}` is the size of the kept disk, which cannot change", name.word());
-            let hint = format!("leave --{} out; for another size begin a new task with its changes", name.word());
-            return Err(Error::new(Kind::Usage, words).doing(step()).hint(hint));
-        }
         definition.workspace = record.workspace;
         // Before the choice, every workspace was there.
         definition.at = Some(record.at.unwrap_or_else(|| crate::sandbox::WORKSPACE.into()));
