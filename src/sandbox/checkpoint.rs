@@ -1,7 +1,7 @@
 //! Checkpoints: copies of the disk of a running sandbox, for new sandboxes to go on from.
 //!
 //! The supervisor freezes every process, writes out the file system, copies the blocks of its image that are in use, and
-//! thaws. The file system itself is not frozen (FIFREEZE): a supervisor that is killed would leave it frozen. The copy
+//! thaws. Files in memory are packed instead, as at the end of a kept task. The file system itself is not frozen (FIFREEZE): a supervisor that is killed would leave it frozen. The copy
 //! gets its name last, so that a crash leaves no checkpoint or a whole one.
 
 use crate::error::{Context, Error, Kind, Result};
@@ -69,10 +69,14 @@ pub(crate) fn checkpoints(directory: &Path) -> Result<Vec<Checkpoint>> {
     Ok(found.into_iter().map(row).collect())
 }
 
-/// The path and the name of a new checkpoint of the disk at `image`: the wished name, or the first free number. Refuses
-/// a checkpoint beyond the bounds of the task, or without room on the host's disk.
-pub(super) fn new_checkpoint(image: &Path, name: Option<String>, disk_bytes: u64) -> Result<(PathBuf, String)> {
-    let directory = image.parent().unwrap_or(Path::new("."));
+/// The path and the name of a new checkpoint in the task's `directory`: the wished name, or the first free number. Refuses
+/// a checkpoint of `new` bytes beyond the bounds of the task, or without room on the host's disk.
+pub(super) fn new_checkpoint(
+    directory: &Path,
+    name: Option<String>,
+    new: u64,
+    disk_bytes: u64,
+) -> Result<(PathBuf, String)> {
     let known = checkpoints(directory)?;
     let is_known = |name: &String| known.iter().any(|each| each.name == *name);
     let name = name.or_else(|| (1..).map(|number: u32| number.to_string()).find(|name| !is_known(name)));
@@ -82,25 +86,24 @@ pub(super) fn new_checkpoint(image: &Path, name: Option<String>, disk_bytes: u64
         return Err(Error::new(Kind::State, format!("it has a checkpoint `{name}` already"))
             .hint("give another name; `brig task checkpoints ID` lists them"));
     }
-    check_room(image, &known, disk_bytes)?;
+    check_room(directory, &known, new, disk_bytes)?;
     files::create_directories(&directory.join(CHECKPOINTS), 0o700)?;
     Ok((path, name))
 }
 
-fn check_room(image: &Path, known: &[Checkpoint], disk_bytes: u64) -> Result<()> {
+fn check_room(directory: &Path, known: &[Checkpoint], new: u64, disk_bytes: u64) -> Result<()> {
     let discard = "discard the task's checkpoints with the task, or begin a new task from one: brig task rollback";
     if known.len() >= MOST {
         return Err(Error::new(Kind::State, format!("it has {MOST} checkpoints, and that is the most")).hint(discard));
     }
-    let step = || format!("look at the disk `{}`", image.display());
-    let new = std::fs::metadata(image).failing(Kind::Disk, step)?.blocks() * 512;
     let bytes = known.iter().map(|each| each.bytes).sum::<u64>() + new;
     let most = disk_bytes.saturating_mul(TIMES);
     if bytes > most {
         let words = format!("its checkpoints would take {bytes} bytes, and {TIMES} times its disk limit is {most}");
         return Err(Error::new(Kind::Disk, words).hint(discard));
     }
-    let room = rustix::fs::statvfs(image).failing(Kind::Disk, step)?;
+    let step = || format!("measure the room in `{}`", directory.display());
+    let room = rustix::fs::statvfs(directory).failing(Kind::Disk, step)?;
     let free = room.f_bavail * room.f_frsize;
     if free < new + LEFT_FREE {
         let words = format!("the host's disk has {} MiB free, and the copy may take {} MiB", free >> 20, new >> 20);

@@ -230,13 +230,17 @@ impl Watch<'_> {
     fn checkpoint(&mut self, name: Option<String>, state: &mut State) -> Result<Reply> {
         let Some(image) = self.disk_file.map(Path::to_owned) else {
             return Err(Error::new(Kind::State, "its files end with it, and cannot be copied")
-                .hint("run the task as root with --keep or --keep-on-failure"));
+                .hint("run the task with --keep or --keep-on-failure"));
         };
-        let (path, name) = new_checkpoint(&image, name, self.disk_bytes)?;
+        let used = self.running.used_bytes(self.is_on_disk.then_some(&*image))?;
+        let (path, name) = new_checkpoint(image.parent().unwrap_or(Path::new(".")), name, used, self.disk_bytes)?;
         let directory = path.parent().unwrap_or(&image).to_owned();
         let was_paused = state.paused.is_some();
         self.pause(state)?;
-        let copied = self.running.copy_disk(&image, &directory);
+        let copied = match self.is_on_disk {
+            true => self.running.copy_disk(&image, &directory),
+            false => self.running.pack_files(&directory),
+        };
         if !was_paused {
             self.unpause(state)?;
         }

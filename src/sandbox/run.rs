@@ -80,6 +80,7 @@ struct Started {
     forward_input: bool,
     disk_bytes: u64,
     disk_file: Option<PathBuf>,
+    is_on_disk: bool,
     stop_signal: Signal,
 }
 
@@ -110,8 +111,19 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<PendingSandbox<'_>>
     let gateway = options.network.gateway(options.broker.as_ref());
     let started = container::launch(spec, &checked, &site.paths, stdio, handed, gateway, site.volumes).map(|running| {
         let (forward_input, launched) = (site.forward_input, Instant::now());
-        let disk_file = site.paths.disk.named().filter(|_| is_on_disk).map(Path::to_owned);
-        Started { running, launched, streams, signals, progress, forward_input, disk_bytes, disk_file, stop_signal }
+        let disk_file = site.paths.disk.named().map(Path::to_owned);
+        Started {
+            running,
+            launched,
+            streams,
+            signals,
+            progress,
+            forward_input,
+            disk_bytes,
+            disk_file,
+            is_on_disk,
+            stop_signal,
+        }
     });
     Ok(PendingSandbox { options, degraded, started, notes: submounts.notes, hints: submounts.hints })
 }
@@ -154,6 +166,7 @@ impl PendingSandbox<'_> {
             holds: self.options.holds,
             disk_bytes: started.disk_bytes,
             disk_file: started.disk_file.as_deref(),
+            is_on_disk: started.is_on_disk,
             own_network: self.options.network.mode != NetworkMode::Host,
             signals: &started.signals,
             sink: audience.sink,

@@ -56,8 +56,10 @@ pub(super) struct Watch<'run> {
     /// Whether it has no command.
     pub holds: bool,
     pub disk_bytes: u64,
-    /// The file of its disk, if that has a name.
+    /// The file of its disk, if that has a name. For files in memory it is made at the end.
     pub disk_file: Option<&'run Path>,
+    /// Whether its files are on that disk, not in memory.
+    pub is_on_disk: bool,
     /// Whether all sockets in its network namespace belong to the sandbox.
     pub own_network: bool,
     pub signals: &'run Signals,

@@ -13,7 +13,7 @@ Examples:
   brig task checkpoint k3f                   prints the name: the first free number
   brig task checkpoint k3f before-tests
 
-The task was run as root with --keep or --keep-on-failure. Its processes stand still meanwhile. A checkpoint has the workspace, the home and the
+The task was run with --keep or --keep-on-failure. Its processes stand still meanwhile. A checkpoint has the workspace, the home and the
 changes of the root, not /tmp, and no processes. A task has at most 16, which take at most twice its disk limit together. They stay until the task is
 discarded.")]
 pub(super) struct CheckpointArguments {

@@ -1,5 +1,6 @@
 //! A running container in the hands of its supervisor, and its removal.
 
+use super::archive::pack_kept;
 use super::entry::Entry;
 use super::link::Link;
 use crate::cgroup::{Cgroup, Evidence, Usage};
@@ -16,6 +17,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::cell::Cell;
+use std::fs::File;
+use std::io::BufWriter;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
@@ -270,6 +273,27 @@ impl Running {
         let scratch = self.scratch.as_ref().ok_or_else(missing)?;
         rustix::fs::syncfs(scratch).failing(Kind::Disk, || "write out the files of the sandbox")?;
         ImageCopy::make(image, directory)
+    }
+
+    /// Bytes that a copy of its files takes at most: what `image` has on the host's disk, or what is in memory.
+    pub(crate) fn used_bytes(&self, image: Option<&Path>) -> Result<u64> {
+        let step = || "measure the files of the sandbox";
+        match (image, &self.scratch) {
+            (Some(image), _) => Ok(rustix::fs::stat(image).failing(Kind::Disk, step)?.st_blocks as u64 * 512),
+            (None, Some(scratch)) => {
+                let room = rustix::fs::fstatvfs(scratch).failing(Kind::Disk, step)?;
+                Ok((room.f_blocks - room.f_bfree) * room.f_frsize)
+            }
+            (None, None) => Ok(0),
+        }
+    }
+
+    /// Packs its files, which are in memory, for a name in `directory`. No process may write meanwhile.
+    pub(crate) fn pack_files(&self, directory: &Path) -> Result<ImageCopy> {
+        let scratch = self.scratch.as_ref().ok_or_else(|| Error::new(Kind::State, "its files are not there yet"))?;
+        let copy = ImageCopy::empty(directory)?;
+        pack_kept(scratch.as_fd(), BufWriter::new(File::from(copy.file()?)))?;
+        Ok(copy)
     }
 
     /// The properties of the processes that enter it.

@@ -93,10 +93,20 @@ impl ImageCopy {
     /// Copies `image`, to which no process writes meanwhile, for a name in `directory`. The file systems share blocks
     /// where they can.
     pub(crate) fn make(image: &Path, directory: &Path) -> Result<ImageCopy> {
+        let empty = Self::empty(directory)?;
+        copy_allocated(image, empty.0).map(ImageCopy)
+    }
+
+    /// A file for the archive of a disk in memory, for a name in `directory`.
+    pub(crate) fn empty(directory: &Path) -> Result<ImageCopy> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let file = open(directory, flags, Mode::from_raw_mode(0o600))
-            .failing(Kind::Disk, || format!("make a file without a name in `{}`", directory.display()))?;
-        copy_allocated(image, file).map(ImageCopy)
+        let step = || format!("make a file without a name in `{}`", directory.display());
+        open(directory, flags, Mode::from_raw_mode(0o600)).failing(Kind::Disk, step).map(ImageCopy)
+    }
+
+    /// The same open file.
+    pub(crate) fn file(&self) -> Result<OwnedFd> {
+        self.0.try_clone().failing(Kind::Disk, || "keep a copy of the files open")
     }
 
     /// Writes it to the host's disk, and gives it its name. A power cut may lose the name, and leaves no part.

@@ -45,7 +45,7 @@ const TOP: &str = "kept";
 /// The mark of a directory that hides the lower one (overlayfs, `userxattr`).
 const OPAQUE: &CStr = c"user.overlay.opaque";
 
-/// Packs what is kept of the file system for all writes. Its processes are gone, and its files are this user's.
+/// Packs what is kept of the file system for all writes. No process writes to it, and its files are this user's.
 pub(crate) fn pack_kept<W: Write>(scratch: BorrowedFd<'_>, sink: W) -> Result<()> {
     let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), form: Form::Kept };
     let step = || "read the files of the sandbox";

@@ -2,10 +2,14 @@
 
 use super::{Form, OPAQUE};
 use crate::error::{Context, Error, Kind, Result};
-use crate::files::{Bounds as FileBounds, DIRECTORY, Names, Patterns, Walk, WalkStep, next_data, open_directory};
+use crate::files::{
+    Bounds as FileBounds, DIRECTORY, LeftDirectory, Names, Patterns, Walk, WalkStep, next_data, open_directory,
+};
 use crate::image::tar::write::Writer;
 use crate::image::tar::{Entry, EntryKind, MOST_EXTENTS};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, chmodat, fgetxattr, fstat, openat, readlinkat, statat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, chmodat, fchmod, fgetxattr, fstat, openat, readlinkat, statat,
+};
 use rustix::io::Errno;
 use std::collections::{HashMap, hash_map};
 use std::ffi::OsStr;
@@ -54,18 +58,41 @@ impl<W: Write> Pack<W> {
     /// Packs a directory with everything below it under the name `top_name`, without what `exclude` matches; errors show
     /// it as `shown`.
     pub fn tree(&mut self, top: OwnedFd, top_name: &Path, shown: &Path, exclude: Option<&Patterns>) -> Result<()> {
+        let mut walk = Walk::<1, Level>::new(FileBounds::NONE);
+        let packed = self.walk(&mut walk, top, top_name, shown, exclude);
+        // After an error directories are still open, and some were made readable.
+        while let Ok(Some(left)) = walk.leave() {
+            close(left).failing(Kind::Workspace, || format!("read `{}`", shown.display()))?;
+        }
+        packed
+    }
+
+    fn walk(
+        &mut self,
+        walk: &mut Walk<1, Level>,
+        top: OwnedFd,
+        top_name: &Path,
+        shown: &Path,
+        exclude: Option<&Patterns>,
+    ) -> Result<()> {
         let step = || format!("read `{}`", shown.display());
         let status = fstat(&top).failing(Kind::Workspace, step)?;
         self.directory(top.as_fd(), top_name, &status)?;
-        let mut walk = Walk::<1, PathBuf>::new(FileBounds::NONE);
-        let enter = |walk: &mut Walk<1, PathBuf>, directory: OwnedFd, name: PathBuf| {
+        let enter = |walk: &mut Walk<1, Level>, directory: OwnedFd, level: Level| {
             let mut names = Names::of(&directory)?;
             names.sort();
-            walk.enter([Some(directory)], names, name)
+            walk.enter([Some(directory)], names, level)
         };
-        enter(&mut walk, top, top_name.to_owned()).failing(Kind::Workspace, step)?;
+        let level = Level { name: top_name.to_owned(), closed: None };
+        enter(walk, top, level).failing(Kind::Workspace, step)?;
         while let Some(next) = walk.next().failing(Kind::Workspace, step)? {
-            let (WalkStep::Entry(_), Some(above)) = (next, walk.state()) else { continue };
+            if next == WalkStep::End {
+                if let Some(left) = walk.leave().failing(Kind::Workspace, step)? {
+                    close(left).failing(Kind::Workspace, step)?;
+                }
+                continue;
+            }
+            let Some(Level { name: above, .. }) = walk.state() else { continue };
             let last = Path::new(OsStr::from_bytes(walk.name().to_bytes()));
             let name = above.join(last);
             let step = || format!("read `{}`", shown.join(name.strip_prefix(top_name).unwrap_or(&name)).display());
@@ -76,16 +103,20 @@ impl<W: Write> Pack<W> {
             if exclude.is_some_and(|exclude| exclude.matches(below, is_directory)) {
                 continue;
             }
-            if self.form == Form::Kept {
-                make_readable(directory, last, &status).failing(Kind::Workspace, step)?;
-            }
+            let closed = match self.form {
+                Form::Kept => make_readable(directory, last, &status).failing(Kind::Workspace, step)?,
+                Form::Copy | Form::Volume => None,
+            };
             if !is_directory {
-                self.entry(directory, last, &name, &status, &step)?;
+                let packed = self.entry(directory, last, &name, &status, &step);
+                let set = |mode| chmodat(directory, last, mode, AtFlags::empty());
+                closed.map_or(Ok(()), set).failing(Kind::Workspace, step)?;
+                packed?;
                 continue;
             }
             let inner = open_directory(directory, walk.name()).failing(Kind::Workspace, step)?;
             self.directory(inner.as_fd(), &name, &status)?;
-            enter(&mut walk, inner, name.clone()).failing(Kind::Workspace, step)?;
+            enter(walk, inner, Level { name: name.clone(), closed }).failing(Kind::Workspace, step)?;
         }
         Ok(())
     }
@@ -158,18 +189,36 @@ impl<W: Write> Pack<W> {
     }
 }
 
-/// Lets the owner read what its mode denies; the archive has the mode as it was.
-fn make_readable(directory: BorrowedFd<'_>, last: &Path, status: &Stat) -> Result<(), Errno> {
+/// A directory in the walk's path.
+struct Level {
+    /// Its name in the archive.
+    name: PathBuf,
+    /// Its mode, if it was made readable.
+    closed: Option<Mode>,
+}
+
+/// Gives a directory that was made readable its mode again.
+fn close(left: LeftDirectory<1, Level>) -> Result<(), Errno> {
+    match (left.state.closed, &left.directories) {
+        (Some(mode), [Some(directory)]) => fchmod(directory, mode),
+        _ => Ok(()),
+    }
+}
+
+/// Lets the owner read what its mode denies, and returns that mode, which the archive has. The caller sets it again: the
+/// sandbox may go on after a checkpoint.
+fn make_readable(directory: BorrowedFd<'_>, last: &Path, status: &Stat) -> Result<Option<Mode>, Errno> {
     let needed = match FileType::from_raw_mode(status.st_mode) {
         FileType::Directory => 0o700,
         FileType::RegularFile => 0o400,
-        _ => return Ok(()),
+        _ => return Ok(None),
     };
     let mode = status.st_mode & 0o7777;
     if mode & needed == needed {
-        return Ok(());
+        return Ok(None);
     }
-    chmodat(directory, last, Mode::from_raw_mode(mode | needed), AtFlags::empty())
+    chmodat(directory, last, Mode::from_raw_mode(mode | needed), AtFlags::empty())?;
+    Ok(Some(Mode::from_raw_mode(mode)))
 }
 
 fn pack_file<W: Write>(
