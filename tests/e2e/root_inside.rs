@@ -9,13 +9,13 @@ use serde_json::json;
 use std::process::Command;
 
 /// A task that is root inside, in an image of the lab's.
-fn inside<'lab>(task: Task<'lab>, image: &str) -> Task<'lab> {
+pub fn inside<'lab>(task: Task<'lab>, image: &str) -> Task<'lab> {
     let task = task.args(["--root-inside", "--pull", "never", "--image", &format!("{image}:1")]);
     if is_root() { task } else { task.args(["--allow-degraded", WITHOUT_GROUP]) }
 }
 
 /// An image with Debian's tools for packages and accounts, as they are on this machine.
-fn debian<'lab>(lab: &'lab Lab, packages: &[&str]) -> Image<'lab> {
+pub fn debian<'lab>(lab: &'lab Lab, packages: &[&str]) -> Image<'lab> {
     let tools = [
         "apt",
         "coreutils",

@@ -1,6 +1,8 @@
 """workspace: a folder of 1 GB in 50,000 files: ready to use, sixteen forks, checkpoints, what changed, giving it up."""
 import json
 import os
+import shutil
+import signal
 import subprocess
 import time
 
@@ -85,11 +87,34 @@ def checkpoints(lab, folder, change, ready_table):
 
     table.add("brig task fork --from", [timed(lambda: until_ended("fork", "--from", "1")) for _ in range(lab.scaled(5, 3))])
     table.add("brig task rollback", [timed(lambda: until_ended("rollback", "1"))])
+    criu(lab, table)
     rows = {row["name"]: row for row in ready_table.rows}
     table.rows += [rows[name] for name in ("cp -a", "cp -a --reflink=auto", "git worktree add") if name in rows]
     size = max(each["bytes"] for each in json.loads(lab.run(lab.brig, "task", "checkpoints", "--json", task)))
     table.text += f" A checkpoint took {size / 1e6:.1f} MB of the host's disk."
     return table
+
+
+def criu(lab, table):
+    """A dump and a restore of one sleeping process by CRIU: of processes, where brig's checkpoint is of files."""
+    name, images = "criu dump, one process without files", lab.folder("criu")
+    if not shutil.which("criu"):
+        table.left_out.append("criu: it is not installed")
+        return
+
+    def both():
+        process = subprocess.Popen(["sleep", "3600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        lab.children.append(process)
+        dump = lab.time("criu", "dump", "--images-dir", images, "--tree", str(process.pid))
+        process.wait()  # its id must be free
+        lab.done(process)
+        restore = lab.time("criu", "restore", "--images-dir", images, "--restore-detached")
+        os.kill(process.pid, signal.SIGKILL)
+        return dump, restore
+
+    pairs = attempt(lab, table, name, lambda: [both() for _ in range(lab.scaled(5, 3))])
+    for row, values in zip((name, "criu restore"), zip(*(pairs or []))):
+        table.add(row, list(values))
 
 
 def run(lab):
