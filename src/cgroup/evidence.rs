@@ -36,11 +36,15 @@ impl Cgroup {
         }
         if let Some(group) = self.group(Controller::Pids) {
             // On both versions since 4.9.
-            let own = flat(&read_local(&group.directory, "pids.events")?).get("max").copied();
-            // Before 6.11 the kernel counts a refused fork in the group of the process, whatever group has the limit.
-            let of_leaf = group.leaf().and_then(|leaf| leaf.count("pids.events").ok());
-            let of_leaf = of_leaf.and_then(|text| flat(&text).get("max").copied());
-            evidence.pids_max_hits = own.unwrap_or(0) + of_leaf.unwrap_or(0);
+            let max = |text: &str| flat(text).get("max").copied().unwrap_or(0);
+            evidence.pids_max_hits = match group.leaf() {
+                None => max(&read_events(&group.directory, "pids.events")?),
+                // Before 6.11 the kernel counts a refused fork in the group of the process, whatever group has the limit.
+                Some(leaf) => {
+                    max(&read_local(&group.directory, "pids.events")?)
+                        + max(&leaf.count("pids.events").unwrap_or_default())
+                }
+            };
         }
         Ok(evidence)
     }
@@ -66,12 +70,14 @@ fn memory_v1(group: &Group) -> Result<(u64, u64)> {
     Ok((kills, kills))
 }
 
-/// The same on v2, where `memory.events` also counts what groups below met at their own limits.
+/// The same on v2, where `memory.events` also counts what groups below met at their own limits. They have such limits
+/// beside a leaf only.
 fn memory_v2(group: &Group) -> Result<(u64, u64)> {
     let all = read_events(&group.directory, "memory.events")?;
+    let Some(leaf) = group.leaf() else { return Ok(memory_counts(&all, &all, "")) };
     let own = read_local(&group.directory, "memory.events")?;
-    let leaf = group.leaf().map(|leaf| read_local(&leaf, "memory.events")).transpose()?;
-    Ok(memory_counts(&all, &own, &leaf.unwrap_or_default()))
+    // `pids` alone may be enabled in it.
+    Ok(memory_counts(&all, &own, &read_local(&leaf, "memory.events").unwrap_or_default()))
 }
 
 fn memory_counts(all: &str, own: &str, leaf: &str) -> (u64, u64) {

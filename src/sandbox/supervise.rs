@@ -202,6 +202,11 @@ impl Watch<'_> {
             waits.extend(of_streams.into_iter().map(|(slot, wait)| (Ready::Stream(slot), wait)));
             let ready = wait_for(waits, self.next_deadline(state))?;
             for what in ready {
+                if let (Ready::OutOfMemory, Some(notifier), false) = (what, &out_of_memory, self.running.is_memory_v1())
+                {
+                    // v2 also announces a job at its limit, once for each count. v1 announces a kill before it counts.
+                    let _ = rustix::io::read(notifier, &mut [0_u8; 4096]);
+                }
                 self.handle(what, state, seen)?;
             }
             self.forget();
