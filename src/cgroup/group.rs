@@ -31,7 +31,7 @@ pub(super) struct Group {
 impl Group {
     /// The v2 group below with this one's processes, if they have moved there.
     pub(super) fn leaf(&self) -> Option<Directory> {
-        self.directory.child(LEAF).ok().filter(|_| self.is_v2)
+        if self.is_v2 { self.directory.child(LEAF).ok() } else { None }
     }
 }
 

@@ -89,7 +89,7 @@ pub(crate) fn order() -> Option<OwnedFd> {
 }
 
 /// Makes the ordered namespace, sends it, and returns to the former one, so that this process does not keep it.
-/// Makes none if nobody waits for it any more. `None` if that fails; the process must then end.
+/// Makes none if the order was cancelled. `None` if that fails; the process must then end.
 pub(crate) fn bring(to: OwnedFd) -> Option<()> {
     let to = files::Channel::from(to);
     let Some(ours) = own_network().filter(|_| to.send(BEGUN, None).is_ok()) else { return Some(()) };
@@ -102,8 +102,8 @@ pub(crate) fn bring(to: OwnedFd) -> Option<()> {
 
 /// Waits for the ordered namespace; `None` without an order. Later sandboxes make their own.
 ///
-/// `None` also if the helper has not begun: the processor for it sleeps, and takes up to a millisecond to wake up in a
-/// virtual machine. The clone of init makes the namespace in half of that. The closed channel tells the helper.
+/// `None` also if the helper has not begun. Its processor sleeps, and takes up to a millisecond to wake up in a virtual
+/// machine. The clone of init makes the namespace in half of that. The closed channel tells the helper.
 pub(crate) fn network() -> Option<OwnedFd> {
     let mut coming = COMING.lock().ok()?.take()?;
     if !coming.is_over() && coming.has_begun {

@@ -2,19 +2,19 @@
 //! of the cgroups.
 
 use super::options::Options;
-use super::plan::{Bundle, Mount, change};
+use super::plan::{Bundle, Mount};
 use super::{copy_up, destination};
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::mounts::mount::{attach, clone_tree, restrict};
 use crate::mounts::resolve;
 use crate::mounts::write::{real_directory, symlink};
 use crate::spec::root::Attributes;
-use crate::sys::mount as bits;
+use crate::sys::mount::{self as bits, MountAttr, set_attributes};
 use rustix::fs::{CWD, Mode, OFlags, XattrFlags, fsetxattr, fstatfs, openat};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
-    fsmount, fsopen, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, open_tree,
 };
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -193,8 +193,7 @@ pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Resu
     let v1: Vec<_> = plan.groups.iter().filter(|(name, _)| !name.is_empty()).collect();
     let v2 = plan.groups.iter().find(|(name, _)| name.is_empty());
     if let (true, Some((_, path))) = (v1.is_empty() || mount.kind == "cgroup2", v2) {
-        let tree = clone_tree(CWD, path)?;
-        change(tree.as_fd(), &options, false)?;
+        let tree = take_group(path, &options)?;
         attach(&tree, target.as_fd())?;
         return Ok(tree);
     }
@@ -203,9 +202,7 @@ pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Resu
     attach(&top, target.as_fd())?;
     for (name, path, links) in shown_groups(&v1) {
         let place = resolve::directory(top.as_fd(), &Path::new("/").join(&name), 0o755)?.0;
-        let tree = clone_tree(CWD, path)?;
-        change(tree.as_fd(), &options, false)?;
-        attach(&tree, place.as_fd())?;
+        attach(&take_group(path, &options)?, place.as_fd())?;
         for link in links {
             symlink(top.as_fd(), &Path::new("/").join(link), Path::new(&name))?;
         }
@@ -214,6 +211,16 @@ pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Resu
         restrict(&top, Attributes(bits::RDONLY))?;
     }
     Ok(top)
+}
+
+/// A copy of the mount of a cgroup. Like a new mount of the file system, it follows none of the host.
+fn take_group(path: &Path, options: &Options) -> Result<OwnedFd> {
+    let tree = clone_tree(CWD, path)?;
+    let propagation = u64::from(MountPropagationFlags::PRIVATE.bits());
+    let wanted = MountAttr { set: options.set, clear: options.clear, propagation, ..MountAttr::default() };
+    set_attributes(tree.as_fd(), c"", false, &wanted)
+        .failing(Kind::Mount, || "set the attributes of the mount of a cgroup")?;
+    Ok(tree)
 }
 
 /// The directories of a v1 view: name, shown cgroup, and the other controllers of the hierarchy, which become links.

@@ -194,7 +194,10 @@ fn stand_alone(plan: &Bundle) -> Result<(OwnedFd, Option<OwnedFd>)> {
     if !shared {
         mount_change("/", first).failing(Kind::Mount, || "keep the container's mounts from the host")?;
     }
-    private_parent(&plan.root)?; // also that of a slave, as newer releases of runc (1.1.15): a copy of a slave is one
+    // As newer releases of runc (1.1.15): a copy of a slave is a slave, too. But a mount must be one if it asks for it.
+    if shared || !plan.mounts.iter().any(follows) {
+        private_parent(&plan.root)?;
+    }
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let (tree, scratch) = match plan.cap.take() {
         Some(Capped::ToMake(cap)) => capped::cover(&plan.root, cap).map(|(tree, scratch)| (tree, Some(scratch)))?,
@@ -208,6 +211,11 @@ fn stand_alone(plan: &Bundle) -> Result<(OwnedFd, Option<OwnedFd>)> {
     move_mount(&tree, "", CWD, &plan.root, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .failing(Kind::Mount, || format!("mount the root `{}` on itself", plan.root.display()))?;
     Ok((tree, scratch))
+}
+
+/// Whether a mount asks to get the mounts that the host makes below its source.
+fn follows(mount: &Mount) -> bool {
+    mount.options.propagation.iter().any(|flags| flags.contains(MountPropagationFlags::DOWNSTREAM))
 }
 
 /// Makes the mount of `path` private: the nearest parent directory that is a mount point.
@@ -262,8 +270,8 @@ fn take(source: &Path, reach: Reach, userns: Option<&OwnedFd>, options: &Options
     Ok(tree)
 }
 
-/// Copies the trees of all bind mounts with the current privileges. The copies are still in the host's peer groups.
-/// They are made private if the container's mounts do not propagate.
+/// Copies the trees of all bind mounts with the current privileges. The copies are still in the host's peer groups. If
+/// the container's mounts do not propagate, they leave these, and follow the host only on request.
 pub(crate) fn take_sources(plan: &mut Bundle) -> Result<()> {
     let shared = plan.propagation.is_some_and(|flags| flags.contains(MountPropagationFlags::SHARED));
     for mount in &mut plan.mounts {
@@ -271,8 +279,8 @@ pub(crate) fn take_sources(plan: &mut Bundle) -> Result<()> {
         let step = || format!("mount `{}`", mount.at.display());
         let tree = take(&mount.source, reach, mount.userns.as_ref(), &mount.options).doing(step)?;
         if !shared {
-            let slave = u64::from(MountPropagationFlags::DOWNSTREAM.bits());
-            let wanted = MountAttr { propagation: slave, ..MountAttr::default() };
+            let kind = if follows(mount) { MountPropagationFlags::DOWNSTREAM } else { MountPropagationFlags::PRIVATE };
+            let wanted = MountAttr { propagation: u64::from(kind.bits()), ..MountAttr::default() };
             set_attributes(tree.as_fd(), c"", true, &wanted)
                 .failing(Kind::Mount, || "keep the container's mounts from the host")
                 .doing(step)?;

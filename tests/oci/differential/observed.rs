@@ -80,6 +80,11 @@ pub fn groups(pid: &str) -> Vec<String> {
                     is_frozen |= matches!(text.trim(), "FROZEN" | "1");
                     continue;
                 }
+                // docs/oci.md: on v2 brig enables the controllers of limits that were asked for, and weighs shares as
+                // newer releases of runc do.
+                if place.is_empty() && (file == "cpu.weight" || matches!(text.trim(), "" | "max 100000")) {
+                    continue;
+                }
                 // docs/oci.md: runc 1.1 allows /dev/net/tun in every container.
                 let mut values: Vec<_> = text.lines().filter(|line| !line.starts_with("c 10:200 ")).collect();
                 values.sort_unstable();
@@ -220,6 +225,9 @@ impl Container<'_> {
             // docs/oci.md: in a user namespace the groups are read-only (CVE-2023-25809).
             let options = if users { options.trim_start_matches("rw,").trim_start_matches("ro,") } else { options };
             return format!("{root} {place} {options} cgroup {words}");
+        }
+        if let ([options @ .., "-", "cgroup2", _, words], true) = (rest, *place == "/sys/fs/cgroup") {
+            return format!("{root} {place} {} cgroup2 {words}", options.join(" ")); // its source: docs/oci.md
         }
         if is_tmpfs && *place == "/sys/fs/cgroup" {
             return format!("groups {place}");
