@@ -194,8 +194,9 @@ fn stand_alone(plan: &Bundle) -> Result<(OwnedFd, Option<OwnedFd>)> {
     if !shared {
         mount_change("/", first).failing(Kind::Mount, || "keep the container's mounts from the host")?;
     }
-    // As newer releases of runc (1.1.15): a copy of a slave is a slave, too. But a mount must be one if it asks for it.
-    if shared || !plan.mounts.iter().any(follows) {
+    // As newer releases of runc (1.1.15): a copy of a slave is a slave, too. But what asks to be one must be one.
+    let root_follows = plan.propagation.is_some_and(|flags| flags.contains(MountPropagationFlags::DOWNSTREAM));
+    if shared || !(root_follows || plan.mounts.iter().any(follows)) {
         private_parent(&plan.root)?;
     }
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
