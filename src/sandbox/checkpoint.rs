@@ -1,8 +1,9 @@
 //! Checkpoints: copies of the disk of a running sandbox, for new sandboxes to go on from.
 //!
 //! The supervisor freezes every process, writes out the file system, copies the blocks of its image that are in use, and
-//! thaws. Files in memory are packed instead, as at the end of a kept task. The file system itself is not frozen (FIFREEZE): a supervisor that is killed would leave it frozen. The copy
-//! gets its name last, so that a crash leaves no checkpoint or a whole one.
+//! thaws. Files in memory are packed instead, as at the end of a kept task. The file system itself is not frozen
+//! (FIFREEZE): a supervisor that is killed would leave it frozen. The copy gets its name last, so that a crash leaves no
+//! checkpoint or a whole one.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;

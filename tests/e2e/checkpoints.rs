@@ -4,6 +4,7 @@ use crate::crash::{Random, SEED, descendants, kills};
 use crate::support::{Lab, Started, eventually, is_root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// A kept task that runs until it is ended.
@@ -176,6 +177,22 @@ pub fn kill_tree(pid: i32, random: &mut Random, most: Duration) {
     }
 }
 
+/// The disk image of a task with kept files.
+fn image(lab: &Lab, id: &str) -> PathBuf {
+    lab.store().join("tasks").join(id).join("workspace.img")
+}
+
+/// Waits for the end of a killed supervisor, and finds the task that has the files of `holder` now.
+#[track_caller]
+pub fn find_holder(lab: &Lab, holder: &mut String) {
+    eventually("no supervisor runs", || lab.brig(["task", "ls", "--json"]).stdout.matches("\"running\"").count() == 0);
+    lab.reap();
+    if !image(lab, holder).exists() {
+        let found = lab.ids().into_iter().rev().find(|id| image(lab, id).exists());
+        *holder = found.unwrap_or_else(|| panic!("a task has the files"));
+    }
+}
+
 #[test]
 fn killed_supervisor_leaves_no_checkpoint_or_a_whole_one() {
     let lab = Lab::new();
@@ -233,7 +250,7 @@ fn kill_at_any_moment_of_a_fork_a_rollback_and_a_resume_loses_nothing() {
     receipt(&lab, fork.succeeded().stdout.trim());
     let whole = began.elapsed();
     let mut random = Random(SEED);
-    let image = |id: &str| lab.store().join("tasks").join(id).join("workspace.img");
+    let image = |id: &str| image(&lab, id);
     let mut holder = id.clone();
     for round in 0..kills {
         let words = match round % 3 {
@@ -244,13 +261,7 @@ fn kill_at_any_moment_of_a_fork_a_rollback_and_a_resume_loses_nothing() {
         let begun = lab.start(words.into_iter().chain(check));
         kill_tree(begun.pid(), &mut random, whole);
         begun.finish();
-        eventually("no supervisor runs", || {
-            lab.brig(["task", "ls", "--json"]).stdout.matches("\"running\"").count() == 0
-        });
-        lab.reap();
-        if !image(&holder).exists() {
-            holder = lab.ids().into_iter().rev().find(|id| image(id).exists()).expect("a task has the files");
-        }
+        find_holder(&lab, &mut holder);
         // Each disk that has its name is whole.
         for other in lab.ids().into_iter().filter(|other| *other != id && *other != holder) {
             if image(&other).exists() {

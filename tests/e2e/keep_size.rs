@@ -1,9 +1,8 @@
 //! Another size for the disk of a kept task: the files stay, and a kill at any moment leaves a whole disk.
 
-use crate::checkpoints::kill_tree;
+use crate::checkpoints::{find_holder, kill_tree};
 use crate::crash::{Random, SEED, kills};
-use crate::support::{Lab, Run, eventually};
-use std::path::PathBuf;
+use crate::support::{Lab, Run};
 use std::time::Instant;
 
 /// Shows what could be lost: content, holes, links, modes, and what the workspace hides of its folder.
@@ -106,7 +105,6 @@ fn kill_at_any_moment_of_a_change_of_size_leaves_a_whole_disk() {
     let began = Instant::now();
     resume(&lab, &holder, &["--disk", "100M"]).ended_as("succeeded", 0);
     let whole = began.elapsed();
-    let image = |id: &str| -> PathBuf { lab.store().join("tasks").join(id).join("workspace.img") };
     holder = lab.ids().pop().unwrap();
     let mut random = Random(SEED);
     for round in 0..kills(10) {
@@ -114,13 +112,7 @@ fn kill_at_any_moment_of_a_change_of_size_leaves_a_whole_disk() {
         let begun = lab.start(["task", "resume", "--disk", size, &holder, "--", "sh", "-c", SHOW]);
         kill_tree(begun.pid(), &mut random, whole);
         begun.finish();
-        eventually("no supervisor runs", || {
-            lab.brig(["task", "ls", "--json"]).stdout.matches("\"running\"").count() == 0
-        });
-        lab.reap();
-        if !image(&holder).exists() {
-            holder = lab.ids().into_iter().rev().find(|id| image(id).exists()).expect("a task has the files");
-        }
+        find_holder(&lab, &mut holder);
         for other in lab.ids().into_iter().filter(|other| *other != holder) {
             lab.brig(["task", "rm", &other]).succeeded();
         }

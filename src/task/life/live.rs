@@ -231,9 +231,6 @@ impl Live {
 
     fn begin(&self, execution: Execution, is_job: bool) -> Result<Executed> {
         let Execution { command, mut environment, directory, terminal, user, timeout, limits } = execution;
-        if !limits.is_empty() && !is_job {
-            return Err(Error::new(Kind::Usage, "only a job has separate limits").hint("run it with --detach"));
-        }
         if command.is_empty() {
             return Err(Error::new(Kind::Usage, "no command is given").hint("put it after `--`, like `-- sh`"));
         }
