@@ -317,29 +317,18 @@ mod tests {
         rustix::fs::symlinkat("/etc", &here, "link").unwrap();
     }
 
-    /// Runs a test below in a new process: the limit of descriptors holds for a whole process.
-    fn run_with_few_descriptors(test: &str) -> bool {
-        if std::env::var_os("BRIG_TEST_FEW_DESCRIPTORS").is_some() {
+    /// The limit of descriptors holds for a whole process.
+    fn has_few_descriptors(test: &str) -> bool {
+        let is_alone = crate::sys::is_alone(test);
+        if is_alone {
             setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) }).unwrap();
-            return false;
         }
-        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", test, "--test-threads=1"]).env("BRIG_TEST_FEW_DESCRIPTORS", "1");
-        let output = command.output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success() && text.contains("1 passed"),
-            "{text}{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        true
+        is_alone
     }
 
     #[test]
     fn a_tree_of_depth_2000_is_walked_and_removed_with_64_descriptors() {
-        if run_with_few_descriptors(
-            "files::walk::tests::a_tree_of_depth_2000_is_walked_and_removed_with_64_descriptors",
-        ) {
+        if !has_few_descriptors("files::walk::tests::a_tree_of_depth_2000_is_walked_and_removed_with_64_descriptors") {
             return;
         }
         let directory = tempfile::tempdir().unwrap();
@@ -353,7 +342,7 @@ mod tests {
 
     #[test]
     fn siblings_by_the_hundred_are_walked_and_removed_with_64_descriptors() {
-        if run_with_few_descriptors(
+        if !has_few_descriptors(
             "files::walk::tests::siblings_by_the_hundred_are_walked_and_removed_with_64_descriptors",
         ) {
             return;

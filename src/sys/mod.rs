@@ -46,3 +46,20 @@ pub(crate) fn skip(why: &str) {
     // Without a reader of standard error the line is lost.
     let _ = rustix::io::write(rustix::stdio::stderr(), format!("SKIP {why}\n").as_bytes());
 }
+
+/// Runs a test alone in a new process, and returns true there. For what must not meet the other tests' threads: limits of
+/// a process, and a fork whose child allocates.
+#[cfg(test)]
+pub(crate) fn is_alone(test: &str) -> bool {
+    const VARIABLE: &str = "BRIG_TEST_ALONE";
+    if std::env::var_os(VARIABLE).is_some() {
+        return true;
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap_or_default());
+    let output = command.args(["--exact", test, "--test-threads=1"]).env(VARIABLE, "1").output();
+    let is_passed = |said: &std::process::Output| {
+        said.status.success() && String::from_utf8_lossy(&said.stdout).contains("1 passed")
+    };
+    assert!(output.as_ref().is_ok_and(is_passed), "{output:?}");
+    false
+}
