@@ -31,6 +31,8 @@ pub(crate) struct Built {
     pub root: OwnedFd,
     /// The root directory of the file system for all writes, readable; `None` without a cap.
     pub scratch: Option<OwnedFd>,
+    /// The files of written volumes that are in memory, in the order of the volumes.
+    pub volumes: Vec<OwnedFd>,
     /// The directory of the secrets, writable; `None` without secrets.
     pub secrets: Option<OwnedFd>,
     /// Whether this process has entered the root already.

@@ -144,8 +144,10 @@ fn enter_root(
     parent: &Channel,
 ) -> Result<Stdio> {
     let mut built = root.build()?;
-    for (tag, made) in [(Tag::Scratch, built.scratch.take()), (Tag::Secrets, built.secrets.take())] {
-        made.map_or(Ok(()), |made| parent.hand(tag, made.as_fd()))?;
+    let handed = built.scratch.take().into_iter().map(|made| (Tag::Scratch, made));
+    let handed = handed.chain(built.volumes.drain(..).map(|made| (Tag::Volume, made)));
+    for (tag, made) in handed.chain(built.secrets.take().map(|made| (Tag::Secrets, made))) {
+        parent.hand(tag, made.as_fd())?;
     }
     run_hooks(hooks, built.root.as_fd(), parent)?;
     let (gets_terminal, inherits) = (matches!(stdio, Stdio::Terminal(_)), matches!(stdio, Stdio::Inherited));

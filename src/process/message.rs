@@ -17,7 +17,7 @@ pub(crate) enum Ended {
     Signaled(i32),
 }
 
-/// One message to the parent. A task sends `Scratch`, `Secrets` and `Console` if it has them, then `Ready` from pid 1
+/// One message to the parent. A task sends `Scratch`, `Volume`, `Secrets` and `Console` if it has them, then `Ready` from pid 1
 /// and `Refusals` from the command's process in any order, then `Ended`. An OCI container sends `Hooks`, `Console` and
 /// `Listener` on request, then `Ready`. `Failed` may come at any point. `Group` and `Go` are sent by the parent.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub(crate) enum Message {
     Born(OwnedFd),
     /// The root of the scratch file system.
     Scratch(OwnedFd),
+    /// The files of a written volume that are in memory, in the order of the volumes.
+    Volume(OwnedFd),
     /// The directory of the secrets, writable.
     Secrets(OwnedFd),
     /// A connection to tables of the container's network: first to its routes, then to nf_tables.
@@ -172,6 +174,7 @@ impl AsFd for Channel {
 pub(crate) enum Tag {
     Born = b'B',
     Scratch = b'S',
+    Volume = b'V',
     Secrets = b'K',
     Network = b'T',
     Console = b'C',
@@ -192,6 +195,7 @@ fn parse(bytes: &[u8], descriptor: Option<OwnedFd>) -> Result<Message> {
     match (*tag, descriptor) {
         (tag, Some(descriptor)) if tag == Tag::Born as u8 => Ok(Message::Born(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Scratch as u8 => Ok(Message::Scratch(descriptor)),
+        (tag, Some(descriptor)) if tag == Tag::Volume as u8 => Ok(Message::Volume(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Secrets as u8 => Ok(Message::Secrets(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Group as u8 => Ok(Message::Group(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Refusals as u8 => Ok(Message::Refusals(descriptor)),

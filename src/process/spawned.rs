@@ -59,7 +59,7 @@ impl Spawned {
 
     /// Whether the next message only brings a descriptor to keep.
     pub(crate) fn brings_descriptor(&self) -> bool {
-        matches!(self.channel.peek(), Ok(tag) if [Tag::Scratch as u8, Tag::Secrets as u8, Tag::Refusals as u8].contains(&tag))
+        matches!(self.channel.peek(), Ok(tag) if [Tag::Scratch, Tag::Volume, Tag::Secrets, Tag::Refusals].iter().any(|each| *each as u8 == tag))
     }
 
     /// The next message; `None` after the last process has closed its end.

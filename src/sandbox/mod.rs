@@ -42,7 +42,7 @@ mod volume;
 mod volumes;
 
 /// The sandbox user's id. Not 0: no process inside runs as root, even as a root without power.
-const USER: u32 = 1000;
+pub(crate) const USER: u32 = 1000;
 /// The home of a sandbox without an image.
 pub(crate) const HOME: &str = "/home/agent";
 /// The home of a command that is root inside a root file system without an image.
@@ -63,10 +63,13 @@ pub(crate) fn left_containers() -> Vec<(&'static str, std::path::PathBuf)> {
 }
 
 pub use crate::container::SecretOpener;
-pub(crate) use crate::container::archive::{Bounds, pack, pack_kept, pack_volume, unpack_at, unpack_volume};
+pub(crate) use crate::container::archive::{
+    Bounds as ArchiveBounds, pack, pack_kept, pack_own_volume, pack_volume, unpack_at, unpack_own_volume, unpack_volume,
+};
 pub(crate) use crate::container::{
-    DiskFile, HostPaths, ImageAccess, NewVolumeImage, Opened as OpenedImage, VolumeImage, Workshop, backing_name,
-    groups, is_begun_disk_abandoned, left_devices, remove_begun_disk, remove_devices, remove_groups, volume_files,
+    DiskFile, HostPaths, ImageAccess, NewVolumeImage, Opened as OpenedImage, PackedVolume, VolumeFiles, VolumeImage,
+    Workshop, backing_name, groups, is_begun_disk_abandoned, left_devices, remove_begun_disk, remove_devices,
+    remove_groups, volume_files,
 };
 pub(crate) use crate::egress::{Broker, PLACEHOLDER, Renewal, Value, check_credentials, fits_a_header, make_authority};
 pub use crate::egress::{Credential, Ech, Ledger, Policy, Row, Rule, Wording};
@@ -90,10 +93,10 @@ pub(crate) use outcome::{Facts, Stopped, decide};
 pub(crate) use profile::{CHANGES, FILES, begin_disk, disk_limit, on_disk};
 pub use refusals::Refused;
 pub use report::{Cleanup, Degraded, Guarantee, Report, Sample, Usage};
-pub(crate) use run::{Audience, Site, begin, explain, guarantee, possible, run};
+pub(crate) use run::{Audience, Remains, Site, begin, explain, guarantee, possible, run};
 pub(crate) use signals::Signals;
 pub(crate) use streams::{JobEnd, JobEvent, Notice, Progress, Sink, Stream};
 pub(crate) use visitor::FileRequest;
 pub use visitor::{FileEntry, as_visitor};
 pub use volume::{Volume, VolumeAccess, check_volume_name};
-pub(crate) use volumes::needs_root;
+pub(crate) use volumes::{are_packed, check_owner};

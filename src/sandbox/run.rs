@@ -19,6 +19,7 @@ use super::submounts::{self, Submounts};
 use super::supervise::{Findings, Watch};
 use super::system;
 use super::trust;
+use crate::container::VolumeFiles;
 use crate::container::{self, Checked, HostPaths, Running};
 use crate::egress::Ledger;
 use crate::error::{Context, Error, Kind, Result};
@@ -40,8 +41,8 @@ const A_MOMENT: Duration = Duration::from_millis(10);
 pub(crate) struct Site {
     /// Directories.
     pub paths: HostPaths,
-    /// The detached mounts of the volumes, in the order of [`Options::all_volumes`].
-    pub volumes: Vec<OwnedFd>,
+    /// The volumes, in the order of [`Options::all_volumes`].
+    pub volumes: Vec<VolumeFiles>,
     /// Whether standard input is passed on.
     pub forward_input: bool,
     /// Whether the command's input stays open for attached clients.
@@ -56,8 +57,17 @@ pub(crate) struct Audience<'run> {
     pub sink: &'run mut dyn Sink,
     /// The control socket.
     pub control: Option<&'run mut Control>,
-    /// Called with the root of the scratch file system after the last process's end, before its removal.
-    pub collect: &'run mut dyn FnMut(BorrowedFd<'_>) -> Result<()>,
+    /// Called after the last process's end, before the removal of its files.
+    pub collect: &'run mut dyn FnMut(Remains<'_>) -> Result<()>,
+}
+
+/// The files of a sandbox whose processes are gone.
+#[derive(Clone, Copy)]
+pub(crate) struct Remains<'run> {
+    /// The root of the scratch file system.
+    pub scratch: BorrowedFd<'run>,
+    /// The files of written volumes that are in memory, in the order of the volumes.
+    pub volumes: &'run [OwnedFd],
 }
 
 /// A sandbox that init builds while the caller does other work. Its drop ends and removes it.
@@ -206,7 +216,7 @@ fn finish(
     mut running: Running,
     mut seen: Findings,
     degraded: Vec<Degraded>,
-    collect: &mut dyn FnMut(BorrowedFd<'_>) -> Result<()>,
+    collect: &mut dyn FnMut(Remains<'_>) -> Result<()>,
 ) -> Report {
     let egress = close_account(&mut running, &mut seen);
     let evidence = running.evidence();
@@ -235,7 +245,7 @@ fn finish(
     let mut error = seen.failure;
     let collected = match running.scratch() {
         Some(_) if seen.may_live => Err(Error::new(Kind::State, "its processes could not be ended")),
-        Some(scratch) => collect(scratch),
+        Some(scratch) => collect(Remains { scratch, volumes: running.volumes() }),
         None => Ok(()),
     };
     let removal = running.remove();

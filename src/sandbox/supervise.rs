@@ -308,7 +308,7 @@ impl Watch<'_> {
 
     fn receive_message(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         match self.running.receive()? {
-            Some(Message::Scratch(_) | Message::Secrets(_)) => {}
+            Some(Message::Scratch(_) | Message::Volume(_) | Message::Secrets(_)) => {}
             Some(Message::Console(master)) => self.streams.adopt(master)?,
             Some(Message::Refusals(listener)) => seen.refusals.add(listener),
             Some(Message::Failed(error)) => {

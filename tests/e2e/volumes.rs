@@ -27,7 +27,7 @@ fn content(lab: &Lab, name: &str, file: &str) -> String {
 
 #[test]
 fn files_of_a_volume_outlive_their_task_and_have_its_user() {
-    let Some(lab) = Lab::root() else { return };
+    let lab = Lab::new();
     let run = with(&lab, &["--volume", "data:/srv/data"])
         .sh("echo one > /srv/data/file; mkdir /srv/data/sub; grep -c '/srv/data rw,nosuid,nodev' /proc/self/mountinfo");
     assert_eq!(run.ended_as("succeeded", 0).stderr, "1\n");
@@ -46,7 +46,7 @@ fn files_of_a_volume_outlive_their_task_and_have_its_user() {
 
 #[test]
 fn one_task_writes_a_volume_or_many_read_it() {
-    let Some(lab) = Lab::root() else { return };
+    let lab = Lab::new();
     with(&lab, &["--volume", "data:/v"]).sh("echo one > /v/file").ended_as("succeeded", 0);
     let writer = with(&lab, &["--volume", "data:/v", "--name", "writer"]).start_sh("echo begun; sleep 60");
     writer.wait_for("begun");
@@ -80,7 +80,7 @@ fn one_task_writes_a_volume_or_many_read_it() {
 
 #[test]
 fn a_volume_has_caps_of_its_own() {
-    let Some(lab) = Lab::root() else { return };
+    let lab = Lab::new();
     lab.brig(["volume", "create", "small", "--size", "32M", "--inodes", "200"]).succeeded();
     let row = show(&lab, "small");
     assert_eq!((&row["bytes"], &row["inodes"], &row["filled"]), (&(32 << 20).into(), &200.into(), &false.into()));
@@ -138,7 +138,7 @@ fn a_new_volume_begins_with_the_images_files_at_its_target() {
 
 #[test]
 fn a_home_keeps_logins_also_where_a_kept_task_goes_on() {
-    let Some(lab) = Lab::root() else { return };
+    let lab = Lab::new();
     let run = with(&lab, &["--home", "me"]).sh("echo token > ~/.login; stat -c '%u %a' ~; echo $HOME");
     assert_eq!(run.ended_as("succeeded", 0).stderr, "1000 700\n/home/agent\n");
     assert_eq!(run.receipt()["home"], "me");
@@ -168,7 +168,7 @@ fn a_home_keeps_logins_also_where_a_kept_task_goes_on() {
 
 #[test]
 fn a_task_cannot_poison_a_cache() {
-    let Some(lab) = Lab::root() else { return };
+    let lab = Lab::new();
     let attack = "echo poison > /c/file; rm -rf /c/sub; echo new > /c/new; chmod 777 /c; cat /c/file";
     let begin = "echo clean > /volume/file; mkdir /volume/sub; echo $BRIG_VOLUME";
     assert!(fill(&lab, "npm", begin).ended_as("succeeded", 0).stderr.contains("/volume"));
@@ -188,7 +188,7 @@ fn a_task_cannot_poison_a_cache() {
 
 #[test]
 fn a_fill_replaces_the_files_when_it_has_succeeded() {
-    let Some(lab) = Lab::root() else { return };
+    let lab = Lab::new();
     fill(&lab, "npm", "echo one > /volume/file").ended_as("succeeded", 0);
     let reader = with(&lab, &["--cache", "npm:/c"])
         .start_sh("echo begun; while [ ! -e /tmp/go ]; do sleep 0.05; done; cat /c/file");
@@ -213,7 +213,7 @@ fn a_fill_replaces_the_files_when_it_has_succeeded() {
 
 #[test]
 fn kill_at_any_moment_of_a_fill_leaves_the_earlier_files_or_the_new_ones() {
-    let Some(lab) = Lab::root() else { return };
+    let lab = Lab::new();
     fill(&lab, "npm", "echo 0 0 > /volume/file").ended_as("succeeded", 0);
     let began = Instant::now();
     fill(&lab, "npm", "echo 0 0 > /volume/file").ended_as("succeeded", 0);
@@ -237,7 +237,7 @@ fn kill_at_any_moment_of_a_fill_leaves_the_earlier_files_or_the_new_ones() {
 
 #[test]
 fn kill_at_any_moment_of_a_first_use_or_a_write_leaves_a_volume_that_can_be_used() {
-    let Some(lab) = Lab::root() else { return };
+    let lab = Lab::new();
     Image::new(&lab, "tool").file("srv/data/file", &"x".repeat(4 << 20), 0o644).load();
     let mut random = Random(SEED);
     for round in 0..kills(20) {
@@ -305,7 +305,7 @@ fn an_exported_volume_is_imported_with_owners_holes_and_links() {
 
 #[test]
 fn volumes_are_listed_removed_and_pruned() {
-    let Some(lab) = Lab::root() else { return };
+    let lab = Lab::new();
     for name in ["b", "a"] {
         lab.brig(["volume", "create", name]).succeeded();
     }
@@ -324,7 +324,7 @@ fn volumes_are_listed_removed_and_pruned() {
 
 #[test]
 fn what_is_wrong_with_a_volume_is_one_line_and_begins_nothing() {
-    let Some(lab) = Lab::root() else { return };
+    let lab = Lab::new();
     let host = lab.directory("host");
     let mount = format!("{}:/x/y", host.display());
     for (words, expected) in [
@@ -398,4 +398,57 @@ fn a_set_user_id_program_and_a_link_in_a_volume_lead_nowhere() {
     let run = with(&lab, &words).weakened("volume-links").sh("ls /etc/x");
     assert!(run.ended_as("succeeded", 0).stderr.contains("id\n"), "{run:#?}");
     eventually("the mounts end", || lab.brig(["volume", "rm", "me", "data"]).status == Some(0));
+}
+
+#[test]
+fn a_volume_of_an_ordinary_user_is_replaced_at_the_end_of_each_task_that_wrote_it() {
+    let Some(lab) = Lab::user() else { return };
+    Image::new(&lab, "tool").file("srv/data/file", "of the image\n", 0o644).load();
+    let words = ["--image", "tool:1", "--volume", "data:/srv/data"];
+    let script = "cd /srv/data && cat file && echo closed > closed && chmod 000 closed && mkdir shut && echo in > shut/in \
+                  && chmod 500 shut && ln file second && ln -s /etc/passwd link && mkfifo fifo && truncate -s 5G holes \
+                  && chmod 711 . && exit 1";
+    assert_eq!(with(&lab, &words).sh(script).ended_as("failed", 1).stderr, "of the image\n");
+    let list = "cd /v && stat -c '%n %u %a %s %h' . file second closed shut/in holes && readlink link && ls fifo";
+    let run = with(&lab, &["--volume", "data:/v:ro"]).sh(list);
+    let lines: Vec<_> = run.stderr.lines().collect();
+    assert!(lines[0].starts_with(". 1000 711 "), "{run:#?}");
+    assert_eq!(
+        lines[1..5],
+        ["file 1000 644 13 2", "second 1000 644 13 2", "closed 1000 0 7 1", "shut/in 1000 644 3 1"]
+    );
+    assert_eq!(lines[5..7], ["holes 1000 644 5368709120 1", "/etc/passwd"]);
+    assert!(lines[7].contains("fifo"), "a FIFO is left out: {run:#?}");
+    // The archive is that of an export.
+    let archive = lab.path().join("data.tar");
+    let word = archive.to_str().unwrap();
+    lab.brig(["volume", "export", "data", "--output", word]).succeeded();
+    assert!(std::fs::metadata(&archive).unwrap().len() < 1 << 20);
+    lab.brig(["volume", "import", "copy", word, "--size", "16M", "--inodes", "64"]).succeeded();
+    assert_eq!(content(&lab, "copy", "shut/in"), "in\n");
+    // More than the caps of the volume, and more than a task has room for.
+    lab.file("tree/large", vec![1; 40 << 20]);
+    let tar = |name: &str, words: &[&str]| {
+        let archive = lab.path().join(name);
+        let tree = lab.path().join("tree");
+        let done = std::process::Command::new("tar").arg("-cPf").arg(&archive).args(words).current_dir(tree).status();
+        assert!(done.unwrap().success());
+        archive.to_str().unwrap().to_owned()
+    };
+    let large = tar("large.tar", &["."]);
+    let run = lab.brig(["volume", "import", "bad", &large, "--size", "32M"]);
+    run.refused(125, &["more bytes"]);
+    assert!(run.stderr.contains("larger --size"), "{run:#?}");
+    let climbing = tar("climbing.tar", &["--transform=s,^,../../,", "large"]);
+    lab.brig(["volume", "import", "bad", &climbing]).refused(125, &["leads out of the archive"]);
+    assert!(!lab.store().join("volumes/bad").exists());
+    lab.brig(["volume", "import", "large", &large]).succeeded();
+    let run = with(&lab, &["--volume", "large:/v", "--disk", "32M"]).run(["true"]);
+    let error = run.ended_as("start_failed", 125).receipt()["error"].clone();
+    assert!(error["hint"].as_str().unwrap().contains("--disk"), "{error}");
+    let run = with(&lab, &["--image", "tool:1", "--volume", "data:/v", "--root-inside"]).plain().run(["true"]);
+    run.refused(125, &["use the volume `data`", "one owner"]);
+    assert!(run.stderr.contains("leave --root-inside out"), "{run:#?}");
+    assert_eq!(std::fs::read_dir(lab.store().join("live")).unwrap().count(), 0);
+    lab.assert_clean();
 }

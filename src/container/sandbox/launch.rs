@@ -8,6 +8,7 @@ use crate::cgroup::{Cgroup, CgroupPath, PendingCgroup, Purpose};
 use crate::container::check::{self, Checked, privileged};
 use crate::container::gateway::{self, Prepared, Wish};
 use crate::error::{Context, Error, Kind, Result};
+use crate::mounts::sandbox::VolumeFiles;
 use crate::mounts::{self, disk};
 use crate::ns::{self, Range};
 use crate::process::{self, Plan, Stdio, Vectors};
@@ -20,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// Starts the container. Its first message may report that the command could not be started. The command keeps `handed`
-/// under its number here. `volumes` are detached mounts, by the numbers of the spec's steps.
+/// under its number here. `volumes` are by the numbers of the spec's steps.
 pub(crate) fn launch(
     mut spec: Container,
     checked: &Checked,
@@ -28,7 +29,7 @@ pub(crate) fn launch(
     stdio: Stdio,
     handed: Option<OwnedFd>,
     gateway: Option<Wish>,
-    volumes: Vec<OwnedFd>,
+    volumes: Vec<VolumeFiles>,
 ) -> Result<Running> {
     // If the caller ignores SIGCHLD (a daemon), pid 1 would inherit that and never learn of an end.
     restore_signal(libc::SIGCHLD);
@@ -80,7 +81,7 @@ pub(crate) fn launch(
     let restore =
         earlier.map(open_archive).transpose()?.map(|open| (open, archive::restore_kept as mounts::sandbox::Restore));
     let rates = spec.file_system.scratch.rates;
-    let volume_devices = volumes.iter().map(device_of).collect::<Result<Vec<_>>>()?;
+    let volume_devices = volumes.iter().filter_map(device_of).collect::<Result<Vec<_>>>()?;
     let entry = Entry {
         confinement: spec.confinement,
         user,
@@ -185,10 +186,11 @@ pub(crate) fn launch(
     Ok(running)
 }
 
-/// The device numbers of a volume's mount.
-fn device_of(mounted: &OwnedFd) -> Result<(u32, u32)> {
-    let device = rustix::fs::fstat(mounted).failing(Kind::Disk, || "look at a volume")?.st_dev;
-    Ok((rustix::fs::major(device), rustix::fs::minor(device)))
+/// The device numbers of a volume's mount; `None` for a volume in memory.
+fn device_of(volume: &VolumeFiles) -> Option<Result<(u32, u32)>> {
+    let VolumeFiles::Mounted(mounted) = volume else { return None };
+    let status = rustix::fs::fstat(mounted).failing(Kind::Disk, || "look at a volume");
+    Some(status.map(|status| (rustix::fs::major(status.st_dev), rustix::fs::minor(status.st_dev))))
 }
 
 /// Opens the files of an earlier sandbox, which were in memory.

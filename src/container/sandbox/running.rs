@@ -29,6 +29,8 @@ use std::time::Instant;
 pub(crate) struct Running {
     spawned: Spawned,
     scratch: Option<OwnedFd>,
+    /// The files of its written volumes that are in memory.
+    volumes: Vec<OwnedFd>,
     secrets: Option<OwnedFd>,
     cgroup: Option<Group>,
     /// Open until the end, so that pid 1 does not unmount at its end while we wait for it.
@@ -81,6 +83,7 @@ impl Running {
         Running {
             spawned,
             scratch: None,
+            volumes: Vec::new(),
             secrets: None,
             cgroup,
             mount_namespace,
@@ -218,6 +221,10 @@ impl Running {
                 self.scratch = Some(root.try_clone().failing(Kind::Internal, || "keep the scratch file system open")?);
                 Ok(Some(Message::Scratch(root)))
             }
+            Some(Message::Volume(files)) => {
+                self.volumes.push(files.try_clone().failing(Kind::Internal, || "keep a volume's files open")?);
+                Ok(Some(Message::Volume(files)))
+            }
             Some(Message::Secrets(directory)) => {
                 self.secrets = Some(directory.try_clone().failing(Kind::Internal, || "keep the secrets' directory")?);
                 Ok(Some(Message::Secrets(directory)))
@@ -265,6 +272,11 @@ impl Running {
     /// The root of the file system for all writes; `None` before init has made it.
     pub(crate) fn scratch(&self) -> Option<BorrowedFd<'_>> {
         self.scratch.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The files of its written volumes that are in memory, in the order of the volumes.
+    pub(crate) fn volumes(&self) -> &[OwnedFd] {
+        &self.volumes
     }
 
     /// Copies its disk, whose file is `image`, for a name in `directory`. No process may write meanwhile.

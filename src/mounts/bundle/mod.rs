@@ -31,7 +31,8 @@ use std::path::{Path, PathBuf};
 
 /// Builds the root.
 pub(super) fn build(plan: &Bundle) -> Result<Built> {
-    let built = |root, scratch, late| Built { root, scratch, secrets: None, is_entered: false, late };
+    let built =
+        |root, scratch, late| Built { root, scratch, volumes: Vec::new(), secrets: None, is_entered: false, late };
     if !plan.own_mounts {
         return Ok(built(resolve::host_directory(&plan.root)?, None, Vec::new()));
     }

@@ -39,7 +39,7 @@ pub(super) const DIRECTORIES: [(&str, u32); 9] = [
 pub(super) const USUAL: [&str; 2] = ["home", "tmp"];
 
 /// The one directory of a volume's image: its files.
-pub(super) const VOLUME_FILES: &str = "files";
+pub(crate) const VOLUME_FILES: &str = "files";
 
 /// What an image is for.
 #[derive(Clone, Copy, Debug)]

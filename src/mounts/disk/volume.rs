@@ -7,7 +7,8 @@
 //! a crash: two writers, or a reader beside a writer, would destroy the file system.
 
 use super::description::Size;
-use super::format::{self, VOLUME_FILES};
+use super::format;
+pub(crate) use super::format::VOLUME_FILES;
 use super::loop_device::attach_loop;
 use super::template::copy_allocated;
 use super::volatile::WorkDirectory;
@@ -19,6 +20,7 @@ use rustix::io::{Errno, pread};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
 };
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -73,7 +75,22 @@ pub(crate) enum Opened {
 impl VolumeImage {
     /// Opens and locks the image at `path`. A journal that a crash left is replayed first.
     pub(crate) fn open(path: &Path, access: ImageAccess) -> Result<Opened> {
-        let step = || format!("open the volume's image `{}`", path.display());
+        loop {
+            match Self::open_packed(path, access)? {
+                Opened::Free(image) if access == ImageAccess::Read && needs_recovery(&image.file)? => {}
+                other => return Ok(other),
+            }
+            match Self::open(path, ImageAccess::Write)? {
+                Opened::Free(image) => drop(image.mount()?),
+                other => return Ok(other),
+            }
+            wait_until_free(path)?;
+        }
+    }
+
+    /// Opens and locks a volume that is an archive.
+    pub(crate) fn open_packed(path: &Path, access: ImageAccess) -> Result<Opened> {
+        let step = || format!("open the volume's files `{}`", path.display());
         loop {
             let flags = access.flags() | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = match open(path, flags, Mode::empty()) {
@@ -89,21 +106,16 @@ impl VolumeImage {
                 Err(Errno::NOENT) => return Ok(Opened::Missing),
                 other => other.failing(Kind::Store, step)?,
             };
-            // Another process replaced the image before the lock.
-            if inode(named) != inode(fstat(&file).failing(Kind::Store, step)?) {
-                continue;
+            // Unless another process replaced it before the lock.
+            if inode(named) == inode(fstat(&file).failing(Kind::Store, step)?) {
+                return Ok(Opened::Free(VolumeImage { file, access }));
             }
-            if access == ImageAccess::Read && needs_recovery(&file).failing(Kind::Store, step)? {
-                drop(file);
-                match Self::open(path, ImageAccess::Write)? {
-                    Opened::Free(image) => drop(image.mount()?),
-                    other => return Ok(other),
-                }
-                wait_until_free(path)?;
-                continue;
-            }
-            return Ok(Opened::Free(VolumeImage { file, access }));
         }
+    }
+
+    /// The same open file. The lock ends with its last descriptor.
+    pub(crate) fn file(&self) -> Result<OwnedFd> {
+        self.file.try_clone().failing(Kind::Store, || "keep the volume's files open")
     }
 
     /// Mounts it: a detached mount, which keeps the lock.
@@ -133,11 +145,11 @@ impl VolumeImage {
 }
 
 /// Whether the journal has to be replayed: `EXT4_FEATURE_INCOMPAT_RECOVER` in `s_feature_incompat` of the superblock.
-fn needs_recovery(image: &OwnedFd) -> Result<bool, Errno> {
+fn needs_recovery(image: &OwnedFd) -> Result<bool> {
     const AT: u64 = 1024 + 0x60;
     const RECOVER: u32 = 0x4;
     let mut bytes = [0; 4];
-    pread(image, &mut bytes, AT)?;
+    pread(image, &mut bytes, AT).failing(Kind::Store, || "read the volume's superblock")?;
     Ok(u32::from_le_bytes(bytes) & RECOVER != 0)
 }
 
@@ -187,6 +199,21 @@ impl NewVolumeImage {
         Ok(new)
     }
 
+    /// An archive, which `pack` writes. It may use the directory, which is empty and short-lived.
+    pub(crate) fn packed(live: &Path, pack: impl FnOnce(&Path, File) -> Result<u64>) -> Result<NewVolumeImage> {
+        let new = Self::begin(live)?;
+        let step = || "make the archive of a volume";
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = open(new.path(), flags, Mode::from_raw_mode(0o600)).failing(Kind::Disk, step)?;
+        pack(new.directory.path(), File::from(file))?;
+        Ok(new)
+    }
+
+    /// Opens the archive to be read.
+    pub(crate) fn archive(&self) -> Result<File> {
+        File::open(self.path()).failing(Kind::Disk, || "open the archive of a volume")
+    }
+
     fn begin(live: &Path) -> Result<NewVolumeImage> {
         crate::files::create_directories(live, 0o700)?;
         let directory = WorkDirectory::make(live).failing(Kind::Disk, || "make a directory for a new volume")?;
@@ -218,7 +245,8 @@ impl NewVolumeImage {
         self.rename_to(path)
     }
 
-    fn rename_to(self, path: &Path) -> Result<()> {
+    /// The same for an archive, which has no mount.
+    pub(crate) fn rename_to(self, path: &Path) -> Result<()> {
         let step = || format!("keep the volume's image `{}`", path.display());
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(CWD, self.path(), flags, Mode::empty()).failing(Kind::Disk, step)?;

@@ -13,11 +13,12 @@ mod point;
 mod program;
 mod secrets;
 pub(crate) mod skeleton;
+mod volume;
 
-pub(crate) use plan::{Plan, Restore};
+pub(crate) use plan::{PackedVolume, Plan, Restore, VolumeFiles};
 
 use super::cover::{Covers, mask, read_only};
-use super::disk::{Pending, volume};
+use super::disk::Pending;
 use super::mount::{
     attach, attach_to_host, clone_read_only, clone_tree, kept, new_file_system, restrict, restrict_all,
     restrict_mapped, tmpfs,
@@ -26,14 +27,15 @@ use super::write::{link, own, real_directory, write};
 use super::{Built, device, pivot, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::hidden::HiddenFiles;
-use crate::spec::root::{Attributes, Ids, Layers, MOST_TERMINALS, MountPoint, Root, Shown, Source, Step};
+use crate::spec::root::{Attributes, Ids, Layers, MOST_TERMINALS, Root, Shown, Source, Step};
 use crate::sys::mount as bits;
 use crate::sys::weaken;
 use folder::Folder;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use skeleton::KeptRoot;
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -48,6 +50,7 @@ pub(super) fn build(plan: &mut Plan) -> Result<Built> {
     let plan = &*plan;
     let mut builder = Builder {
         scratch: OnceCell::new(),
+        volumes: RefCell::default(),
         secrets: Cell::new(None),
         disk,
         restore,
@@ -101,6 +104,8 @@ struct Builder<'plan> {
     /// Whether this process has entered the root: host paths are out of reach.
     is_entered: bool,
     scratch: OnceCell<OwnedFd>,
+    /// The files of written volumes that are in memory, by their numbers.
+    volumes: RefCell<BTreeMap<usize, OwnedFd>>,
     secrets: Cell<Option<OwnedFd>>,
     disk: Cell<Option<Pending>>,
     restore: Cell<Option<(OwnedFd, Restore)>>,
@@ -157,12 +162,13 @@ impl Builder<'_> {
             proc_is_proc(root.as_fd())?;
         }
         self.scratch()?;
+        let volumes = self.volumes.take().into_values().collect();
         let (secrets, is_entered) = (self.secrets.take(), self.is_entered);
         let scratch = self
             .scratch
             .take()
             .ok_or_else(|| Error::new(Kind::Internal, "the scratch file system was never attached"))?;
-        Ok(Built { root, scratch: Some(scratch), secrets, is_entered, late: Vec::new() })
+        Ok(Built { root, scratch: Some(scratch), volumes, secrets, is_entered, late: Vec::new() })
     }
 
     fn stage(&self) -> Result<BorrowedFd<'_>> {
@@ -344,34 +350,6 @@ impl Builder<'_> {
                 clone_tree(directory.as_fd(), Path::new(""))
             }
         }
-    }
-
-    /// The files of a volume as a detached mount. The volume itself is attached below the stage first: before 6.15 the
-    /// kernel copies a directory only of a mount that is attached.
-    fn volume(
-        &self,
-        number: usize,
-        attributes: Attributes,
-        changes: Option<&'static str>,
-        points: &[MountPoint],
-    ) -> Result<OwnedFd> {
-        let missing = || Error::new(Kind::Internal, "the sandbox got no mount for the volume");
-        let mounted = self.plan.volumes.get(number).ok_or_else(missing)?;
-        let below = format!("volume-{number}");
-        let place = resolve::directory(self.stage()?, Path::new(&below), 0o700)?.0;
-        attach(mounted, place.as_fd()).doing(|| "stage the volume")?;
-        let top = volume::files(mounted.as_fd())?;
-        points.iter().try_for_each(|point| point::make(top.as_fd(), point))?;
-        let files = clone_tree(top.as_fd(), Path::new(""))?;
-        let mapping = self.plan.mapping(Shown::Inside);
-        let Some(changes) = changes else {
-            restrict_mapped(&files, attributes, mapping)?;
-            return Ok(files);
-        };
-        restrict_mapped(&files, Attributes::READ_ONLY, mapping)?;
-        let made = self.over_tree((&files, ""), &below, changes, self.plan.user)?;
-        restrict(&made, attributes)?;
-        Ok(made)
     }
 
     /// Mounts the layers of an image copy-on-write, as the root.

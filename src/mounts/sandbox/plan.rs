@@ -13,6 +13,28 @@ pub(crate) type Gather = fn(&Path, &[String], BorrowedFd<'_>) -> Result<()>;
 /// Unpacks the archive of an earlier sandbox into the root of a new file system for all writes.
 pub(crate) type Restore = fn(OwnedFd, BorrowedFd<'_>) -> Result<()>;
 
+/// The files of a volume.
+#[derive(Debug)]
+pub(crate) enum VolumeFiles {
+    /// The detached mount of its image.
+    Mounted(OwnedFd),
+    /// An archive, since an ordinary user may mount no image. Init unpacks it into memory.
+    Packed(PackedVolume),
+}
+
+/// The archive of a volume, and the caps of its files.
+#[derive(Debug)]
+pub(crate) struct PackedVolume {
+    /// The archive.
+    pub archive: OwnedFd,
+    /// Bytes of data; the cap of the scratch file system holds too.
+    pub bytes: u64,
+    /// Files, directories and links.
+    pub inodes: u64,
+    /// Unpacks the archive into an empty directory.
+    pub unpack: Restore,
+}
+
 /// The input of init for a root.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -24,8 +46,8 @@ pub(crate) struct Plan {
     pub stage: PathBuf,
     /// The scratch file system if it needs privilege; it may not be ready yet.
     pub disk: Option<Pending>,
-    /// The detached mounts of volumes, by their numbers.
-    pub volumes: Vec<OwnedFd>,
+    /// The volumes, by their numbers.
+    pub volumes: Vec<VolumeFiles>,
     /// The files that a scratch file system in memory begins with.
     pub restore: Option<(OwnedFd, Restore)>,
     /// The ids of [`Owner::Administrator`].
@@ -46,6 +68,7 @@ impl Plan {
         let is_gathered = |root: &Root| matches!(root, Root::Gathered(_));
         let mut steps = self.file_system.steps.iter();
         self.restore.is_some()
+            || self.volumes.iter().any(|volume| matches!(volume, VolumeFiles::Packed(_)))
             || is_gathered(&self.file_system.root)
             || steps.any(|step| matches!(step, Step::Nest { root, .. } if is_gathered(root)))
     }

@@ -6,7 +6,7 @@
 use super::Agent;
 use crate::error::{Kind, Result};
 use crate::files;
-use crate::sandbox::{Backend, HOME, LimitName, needs_root};
+use crate::sandbox::{Backend, HOME, LimitName, check_owner};
 use crate::task::definition::{Definition, WorkspaceSource, hosted};
 use crate::task::store::Store;
 use std::path::Path;
@@ -82,8 +82,8 @@ impl Agent {
         };
         let purpose = format!("{agent} on {project}{root}{user}");
         let volume = volume_name(&agent, &purpose);
-        if needs_root(&volume).is_err() {
-            return temporary("only root has volumes; --keep and --resume continue a session");
+        if let Err(error) = check_owner(sandbox.root_inside) {
+            return temporary(&error.to_string());
         }
         if hosted::check_volume(&volume).is_err() {
             return temporary(&format!("`volumes` of the operator does not list `{volume}`"));

@@ -7,8 +7,7 @@ use super::shell::{FETCH_MISSING, LFS_FROM, PACK_NAMES, most_names};
 use super::{GitJob, mirror, submodule};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
-use crate::sandbox;
-use std::os::fd::BorrowedFd;
+use crate::sandbox::{self, Remains};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -165,7 +164,7 @@ fn make(errand: &GitJob<'_>, remote: &Remote, source: &Path, commit: &str, finis
     };
     let unfinished = errand.store.unfinished_base(errand.id);
     let mut collect =
-        |scratch: BorrowedFd<'_>| crate::task::output::tree::copy(scratch, Path::new(sandbox::FILES), &unfinished);
+        |left: Remains<'_>| crate::task::output::tree::copy(left.scratch, Path::new(sandbox::FILES), &unfinished);
     let modules = match errand.options.submodules {
         true => submodule::modules(errand, remote, source, commit)?,
         false => Vec::new(),

@@ -6,10 +6,10 @@
 use super::GitJob;
 use super::courier::Courier;
 use crate::error::Result;
-use crate::sandbox;
+use crate::sandbox::{self, Remains};
 use crate::task::output::changes::tree;
 use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 /// Writes each blob into a file of its name. Skips a missing blob, even where a partial clone could fetch it.
@@ -46,8 +46,8 @@ pub(crate) fn read_blobs(
         .with("BLOBS", names.join(" "))
         .with("LARGEST", largest.to_string());
     let folder = Path::new(sandbox::FILES).join("blobs");
-    let mut collect = |scratch: BorrowedFd<'_>| {
-        let Ok(folder) = tree::directory(scratch, folder.as_os_str().as_encoded_bytes()) else { return Ok(()) };
+    let mut collect = |left: Remains<'_>| {
+        let Ok(folder) = tree::directory(left.scratch, folder.as_os_str().as_encoded_bytes()) else { return Ok(()) };
         for name in names {
             let Ok((file, _)) = tree::file(folder.as_fd(), name.as_bytes()) else { continue };
             let mut bytes = Vec::new();

@@ -10,8 +10,7 @@ use super::courier::Courier;
 use super::shell::OVER_BASE;
 use crate::error::{Context, Kind, Result, Step};
 use crate::files;
-use crate::sandbox;
-use std::os::fd::BorrowedFd;
+use crate::sandbox::{self, Remains};
 use std::path::{Path, PathBuf};
 
 /// Makes `out/commits.bundle`: the commit on one branch, without the base's commits. Of the agent's data only the id is
@@ -76,7 +75,7 @@ pub(crate) fn bundle(errand: &GitJob<'_>, work: &Work<'_>) -> Result<Option<Path
         courier = courier.show(&objects, "/taken");
     }
     let out = Path::new(sandbox::FILES).join("out");
-    let mut collect = |scratch: BorrowedFd<'_>| {
+    let mut collect = |Remains { scratch, .. }: Remains<'_>| {
         // A killed run left it.
         if unfinished.exists() {
             files::remove_directory(&unfinished).failing(Kind::Store, || "remove an unfinished bundle")?;

@@ -6,10 +6,9 @@ use super::growth::Growth;
 use super::reach::{Reach, meaning, meaning_here, meaning_of_silence};
 use super::remote::RemoteHost;
 use crate::error::{Error, Kind, Result, Step};
-use crate::sandbox::{self, Audience, Ledger, Options, Outcome, Report, Site, Stopped};
+use crate::sandbox::{self, Audience, Ledger, Options, Outcome, Remains, Report, Site, Stopped};
 use crate::task::redact::SHORTEST;
 use std::ffi::OsString;
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 use zeroize::Zeroizing;
@@ -37,7 +36,7 @@ const SAFE: [&str; 15] = [
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Collects a courier's files from its scratch file system.
-pub(super) type Collect<'run> = dyn FnMut(BorrowedFd<'_>) -> Result<()> + 'run;
+pub(super) type Collect<'run> = dyn FnMut(Remains<'_>) -> Result<()> + 'run;
 
 /// A courier's output, or its other end.
 pub(super) struct Answer {
@@ -150,7 +149,7 @@ impl<'run> Courier<'run> {
         let mut paths = self.errand.store.host_paths(self.errand.id);
         paths.id = format!("{}-git", self.errand.id);
         // The stage covers its mount point, and couriers see parts of the task's own directory.
-        let mut nothing = |_: BorrowedFd<'_>| Ok(());
+        let mut nothing = |_: Remains<'_>| Ok(());
         let site = Site { paths, volumes: Vec::new(), forward_input: false, open_input: false, progress: None };
         let audience = Audience { sink: &mut output, control: None, collect: collect.unwrap_or(&mut nothing) };
         let report: Report = sandbox::run(&self.options, site, audience)?;

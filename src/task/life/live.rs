@@ -8,7 +8,7 @@ use super::hiding::Hiding;
 use crate::error::{Error, Kind, Result, Step, wire};
 use crate::files::{self, Patterns};
 use crate::image::{Accounts, LARGEST_ACCOUNT_FILE, User};
-use crate::sandbox::{Bounds, Checkpoint, Client, Exec, FileEntry, FileRequest, JobLimits, Reply, Rule, Sample};
+use crate::sandbox::{ArchiveBounds, Checkpoint, Client, Exec, FileEntry, FileRequest, JobLimits, Reply, Rule, Sample};
 use crate::task::records::job::job_id;
 use crate::task::records::receipt::Receipt;
 use crate::task::store::{Status, Store};
@@ -358,9 +358,15 @@ impl Live {
     /// folder. Leaves out what `exclude` matches.
     pub fn copy_out(&self, path: &Path, target: &Path, name: &Path, exclude: &[String]) -> Result<()> {
         let limits = self.store.record(&self.id)?.limits;
-        let bounds = Bounds { bytes: limits.disk_bytes(), names: limits.inodes };
+        let bounds = ArchiveBounds { bytes: limits.disk_bytes(), names: limits.inodes };
         let mut started = self.errand(&self.pack_request(path, name, exclude)?)?;
-        started.receive(|output| crate::sandbox::unpack_at(BufReader::new(output), target, name, bounds))
+        let unpack = |output: &mut File| crate::sandbox::unpack_at(BufReader::new(output), target, name, bounds);
+        started.receive(unpack).map_err(|error| match (error.kind(), error.errno()) {
+            (Kind::Disk, None) => {
+                error.hint("copy a part of it, or take it as a stream: brig task cp ID:PATH - | tar x")
+            }
+            _ => error,
+        })
     }
 
     /// Copies a tree of the host into a folder of the sandbox as `name`. Leaves out what `exclude` matches.

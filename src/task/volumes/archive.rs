@@ -1,23 +1,29 @@
 //! Export and import of volumes as tar streams. An agent wrote the files, and an archive comes from any source: both are hostile.
 
+use super::packed;
 use super::record::{VolumePaths, VolumeSize};
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::sandbox::{ImageAccess, NewVolumeImage, needs_root, pack_volume, unpack_volume, volume_files};
+use crate::sandbox::{ImageAccess, NewVolumeImage, USER, are_packed, pack_volume, unpack_volume, volume_files};
 use crate::task::store::Store;
+use std::fs::File;
 use std::io::{BufRead, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 
 impl Store {
     /// Writes the files of a volume, with owners and without set-id bits. Returns how many were left out: FIFOs, sockets
     /// and devices.
-    pub fn export_volume(&self, name: &str, sink: impl Write) -> Result<u64> {
+    pub fn export_volume(&self, name: &str, mut sink: impl Write) -> Result<u64> {
         let step = || format!("export the volume `{name}`");
         let paths = VolumePaths::of(self, name)?;
         paths.existing()?;
-        needs_root(name)?;
         let Some(image) = paths.open(ImageAccess::Read).doing(step)? else {
             return Err(Error::new(Kind::State, "it has no files yet").doing(step()).hint("use or fill it first"));
         };
+        if are_packed() {
+            std::io::copy(&mut File::from(image.file()?), &mut sink).failing(Kind::Store, step)?;
+            return Ok(0);
+        }
         let mounted = image.mount().doing(step)?;
         pack_volume(volume_files(mounted.as_fd())?, sink).doing(step)
     }
@@ -26,19 +32,19 @@ impl Store {
     pub fn import_volume(&self, name: &str, size: VolumeSize, source: impl BufRead) -> Result<()> {
         let step = || format!("import the volume `{name}`");
         let paths = VolumePaths::of(self, name)?;
-        needs_root(name)?;
         size.check()?;
         if paths.read()?.is_some() {
             return Err(paths.exists());
         }
+        if are_packed() {
+            let new = packed::imported(self, size, (USER, USER), source).doing(step).map_err(advice)?;
+            let publish = |directory: &Path| new.rename_to(&VolumePaths::image_in(directory));
+            return if paths.create_with(size, None, publish)? { Ok(()) } else { Err(paths.exists()) };
+        }
         let image = NewVolumeImage::format(&self.live(), size.bytes, size.inodes).doing(step)?;
         let mounted = image.mount().doing(step)?;
         let top = volume_files(mounted.as_fd())?;
-        unpack_volume(source, top.as_fd()).doing(step).map_err(|error| match error.errno() {
-            Some(libc::ENOSPC) => error.hint("give a larger --size or more --inodes"),
-            _ if error.advice().is_none() => error.hint("make the archive of one folder: tar -C FOLDER -c ."),
-            _ => error,
-        })?;
+        unpack_volume(source, top.as_fd()).doing(step).map_err(advice)?;
         rustix::fs::syncfs(&top).failing(Kind::Disk, step)?;
         drop(top);
         match paths
@@ -47,5 +53,15 @@ impl Store {
             true => Ok(()),
             false => Err(paths.exists()),
         }
+    }
+}
+
+/// What to do about an archive that cannot be imported.
+fn advice(error: Error) -> Error {
+    match error.errno() {
+        None if error.kind() == Kind::Disk => error.hint("give a larger --size or more --inodes"),
+        Some(libc::ENOSPC) => error.hint("give a larger --size or more --inodes"),
+        _ if error.advice().is_none() => error.hint("make the archive of one folder: tar -C FOLDER -c ."),
+        _ => error,
     }
 }

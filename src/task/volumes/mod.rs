@@ -5,11 +5,12 @@
 //! ```
 //!
 //! Each is an ext4 image with a journal and separate caps (`mounts::disk::volume`). Its lock belongs to the open
-//! image, so that it ends with the last mount. Order of a task: [`open`] before its sandbox, and for `brig volume fill`
+//! image, so that it ends with the last mount. An ordinary user's is an archive ([`packed`]). Order of a task: [`open`] before its sandbox, and for `brig volume fill`
 //! a new image that replaces the volume after it.
 
 mod archive;
 mod open;
+mod packed;
 mod record;
 
 pub use open::add_fill;

@@ -3,16 +3,19 @@
 //! A volume without files begins with the image's directory at its target. It gets its name in the store when it is
 //! whole: a killed first use leaves a volume without files.
 
+use super::packed;
 use super::record::{VolumePaths, VolumeSize, step_of, step_of_name};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::Lock;
-use crate::sandbox::{ImageAccess, NewVolumeImage, Volume, VolumeAccess, needs_root, volume_files};
+use crate::sandbox::{
+    ImageAccess, NewVolumeImage, Volume, VolumeAccess, VolumeFiles, VolumeImage, are_packed, volume_files,
+};
 use crate::task::definition::Definition;
 use crate::task::definition::image::Opened;
 use crate::task::store::Store;
 use rustix::fs::{Gid, Mode, Uid, fchmod, fchown};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The mode of a new home, and of any other new volume.
 const HOME_MODE: u32 = 0o700;
@@ -35,17 +38,24 @@ pub(crate) struct FirstUse<'task> {
 /// The volumes of one task.
 #[derive(Debug, Default)]
 pub(crate) struct TaskVolumes {
-    /// Detached mounts, in the order of the task's volumes.
-    pub mounts: Vec<OwnedFd>,
+    /// For init, in the order of the task's volumes.
+    pub files: Vec<VolumeFiles>,
     /// The copy that replaces a volume.
     pub fill: Option<Fill>,
+    /// The locks of archives: no mount holds them.
+    locks: Vec<VolumeImage>,
+    /// The archives that are replaced after the task, in the order of the task's volumes.
+    written: Vec<String>,
+    /// The owner of their files inside.
+    user: (u32, u32),
 }
 
-/// A new image of a volume on its way.
+/// A new image or archive of a volume on its way.
 #[derive(Debug)]
 pub(crate) struct Fill {
     name: String,
-    image: NewVolumeImage,
+    /// An archive is made after the task.
+    image: Option<NewVolumeImage>,
     /// No other process fills or removes the volume meanwhile.
     _lock: Lock,
 }
@@ -53,91 +63,145 @@ pub(crate) struct Fill {
 impl TaskVolumes {
     /// Opens and mounts all of them, or none.
     pub(crate) fn open<'task>(store: &'task Store, volumes: &[Volume], first: &FirstUse<'task>) -> Result<TaskVolumes> {
-        let mut opened = TaskVolumes::default();
+        let mut opened = TaskVolumes { user: first.user, ..TaskVolumes::default() };
         for volume in volumes {
-            let mounted = match volume.access {
-                VolumeAccess::Fill => {
-                    let (fill, mounted) = begin_fill(store, volume, first).doing(|| step_of(volume))?;
-                    opened.fill = Some(fill);
-                    mounted
-                }
-                _ => open_one(store, volume, first).doing(|| step_of(volume))?,
-            };
-            opened.mounts.push(mounted);
+            match volume.access {
+                VolumeAccess::Fill => opened.begin_fill(store, volume, first),
+                _ => opened.add(store, volume, first),
+            }
+            .doing(|| step_of(volume))?;
+            if are_packed() && volume.access.writes() {
+                opened.written.push(volume.name.clone());
+            }
         }
         Ok(opened)
     }
-}
 
-fn open_one<'task>(store: &'task Store, volume: &Volume, first: &FirstUse<'task>) -> Result<OwnedFd> {
-    let paths = VolumePaths { own: first.id, ..VolumePaths::of(store, &volume.name)? };
-    let writes = volume.access.writes();
-    let access = if writes { ImageAccess::Write } else { ImageAccess::Read };
-    if paths.read()?.is_none() && (!writes || first.is_continued) {
-        return paths.existing().and(Err(Error::new(Kind::Internal, "the volume was made meanwhile")));
+    /// Packs the written volumes of an ordinary user, whose files are these, and replaces their archives. One that a
+    /// command fills waits for the command's success.
+    pub(crate) fn pack(&mut self, store: &Store, files: &[OwnedFd]) -> Result<()> {
+        let mut packed = Ok(());
+        for (name, top) in self.written.iter().zip(files) {
+            let replaced = packed::packed(store, top, self.user).and_then(|new| match &mut self.fill {
+                Some(fill) if fill.name == *name => {
+                    fill.image = Some(new);
+                    Ok(())
+                }
+                _ => new.rename_to(&VolumePaths::of(store, name)?.image()),
+            });
+            packed = packed.and(replaced.doing(|| format!("keep the volume `{name}`")));
+        }
+        packed
     }
-    if let Some(image) = paths.open(access)? {
-        return image.mount();
+
+    fn show(&mut self, image: VolumeImage, paths: &VolumePaths<'_>) -> Result<()> {
+        if !are_packed() {
+            self.files.push(VolumeFiles::Mounted(image.mount()?));
+            return Ok(());
+        }
+        self.files.push(packed::shown(image.file()?, paths.existing()?.size));
+        self.locks.push(image);
+        Ok(())
     }
-    if !writes || first.is_continued {
-        let name = &volume.name;
-        let hint = format!("fill it: brig volume fill {name} -- COMMAND; or use it once with --volume {name}:TARGET");
-        return Err(Error::new(Kind::State, "it has no files yet").hint(hint));
+
+    fn add<'task>(&mut self, store: &'task Store, volume: &Volume, first: &FirstUse<'task>) -> Result<()> {
+        let paths = VolumePaths { own: first.id, ..VolumePaths::of(store, &volume.name)? };
+        let writes = volume.access.writes();
+        let access = if writes { ImageAccess::Write } else { ImageAccess::Read };
+        if paths.read()?.is_none() && (!writes || first.is_continued) {
+            return paths.existing().and(Err(Error::new(Kind::Internal, "the volume was made meanwhile")));
+        }
+        if let Some(image) = paths.open(access)? {
+            return self.show(image, &paths);
+        }
+        if !writes || first.is_continued {
+            let name = &volume.name;
+            let hint =
+                format!("fill it: brig volume fill {name} -- COMMAND; or use it once with --volume {name}:TARGET");
+            return Err(Error::new(Kind::State, "it has no files yet").hint(hint));
+        }
+        paths.create(VolumeSize::default())?;
+        let _lock = paths.lock()?;
+        // Another task may have had the first use before the lock.
+        if let Some(image) = paths.open(access)? {
+            return self.show(image, &paths);
+        }
+        if are_packed() {
+            first_archive(&paths, volume, first)?.rename_to(&paths.image())?;
+            let image = paths.open(access)?.ok_or_else(|| Error::new(Kind::Internal, "its archive is gone"))?;
+            return self.show(image, &paths);
+        }
+        let new = paths.format()?;
+        let mounted = new.mount()?;
+        begin_files(&mounted, volume, first)?;
+        new.publish(mounted.as_fd(), &paths.image())?;
+        self.files.push(VolumeFiles::Mounted(mounted));
+        Ok(())
     }
-    needs_root(&volume.name)?;
-    paths.create(VolumeSize::default())?;
-    let _lock = paths.lock()?;
-    // Another task may have had the first use before the lock.
-    if let Some(image) = paths.open(access)? {
-        return image.mount();
+
+    fn begin_fill<'task>(&mut self, store: &'task Store, volume: &Volume, first: &FirstUse<'task>) -> Result<()> {
+        let paths = VolumePaths { own: first.id, ..VolumePaths::of(store, &volume.name)? };
+        paths.create(VolumeSize::default())?;
+        let lock = paths.lock()?;
+        // The volume stays locked for readers: no task writes it while it is copied.
+        let earlier = paths.open(ImageAccess::Read)?;
+        let image = if are_packed() {
+            let archive = match &earlier {
+                Some(earlier) => earlier.file()?,
+                None => first_archive(&paths, volume, first)?.archive()?.into(),
+            };
+            self.files.push(packed::shown(archive, paths.existing()?.size));
+            None
+        } else {
+            let image = match &earlier {
+                Some(_) => NewVolumeImage::copy(&store.live(), &paths.image())?,
+                None => paths.format()?,
+            };
+            let mounted = image.mount()?;
+            if earlier.is_none() {
+                begin_files(&mounted, volume, first)?;
+            }
+            self.files.push(VolumeFiles::Mounted(mounted));
+            Some(image)
+        };
+        self.fill = Some(Fill { name: volume.name.clone(), image, _lock: lock });
+        Ok(())
     }
-    let new = paths.format()?;
-    let mounted = new.mount()?;
-    begin_files(&mounted, volume, first)?;
-    new.publish(mounted.as_fd(), &paths.image())?;
-    Ok(mounted)
 }
 
 /// Gives a new volume its first files, and its owner.
 fn begin_files(mounted: &OwnedFd, volume: &Volume, first: &FirstUse<'_>) -> Result<()> {
     let top = volume_files(mounted.as_fd())?;
-    let is_home = first.home == Some(volume.name.as_str());
-    let copied = match first.image {
-        Some(image) => image.copy_directory(&volume.target, top.as_fd()).hint(|| {
-            format!("a larger one: brig volume rm {0}; brig volume create {0} --size 40G --inodes 4000000", volume.name)
-        })?,
-        None => false,
-    };
-    if copied {
+    if first.copy(volume, &top)? {
         return Ok(());
     }
     let step = || "give a new volume to the command";
     let (uid, gid) = (Uid::from_raw(first.user.0), Gid::from_raw(first.user.1));
     fchown(&top, Some(uid), Some(gid)).failing(Kind::Disk, step)?;
-    let mode = if is_home { HOME_MODE } else { MODE };
-    fchmod(&top, Mode::from_raw_mode(mode)).failing(Kind::Disk, step)
+    fchmod(&top, Mode::from_raw_mode(first.mode(volume))).failing(Kind::Disk, step)
 }
 
-fn begin_fill<'task>(store: &'task Store, volume: &Volume, first: &FirstUse<'task>) -> Result<(Fill, OwnedFd)> {
-    let paths = VolumePaths { own: first.id, ..VolumePaths::of(store, &volume.name)? };
-    needs_root(&volume.name)?;
-    paths.create(VolumeSize::default())?;
-    let lock = paths.lock()?;
-    // The image stays locked for readers: no task writes it while it is copied.
-    let (image, mounted) = match paths.open(ImageAccess::Read)? {
-        Some(_readers) => {
-            let image = NewVolumeImage::copy(&store.live(), &paths.image())?;
-            let mounted = image.mount()?;
-            (image, mounted)
-        }
-        None => {
-            let image = paths.format()?;
-            let mounted = image.mount()?;
-            begin_files(&mounted, volume, first)?;
-            (image, mounted)
-        }
-    };
-    Ok((Fill { name: volume.name.clone(), image, _lock: lock }, mounted))
+/// The archive of the same files, which are all the command's.
+fn first_archive(paths: &VolumePaths<'_>, volume: &Volume, first: &FirstUse<'_>) -> Result<NewVolumeImage> {
+    let form = (paths.existing()?.size, first.mode(volume));
+    let made = packed::made(paths.store, form, first.user, |top| first.copy(volume, top).map(|_| ()));
+    made.hint(|| FirstUse::advice(volume))
+}
+
+impl FirstUse<'_> {
+    /// Copies the image's directory at the volume's target. `false` if the image lacks it.
+    fn copy(&self, volume: &Volume, top: &OwnedFd) -> Result<bool> {
+        let Some(image) = self.image else { return Ok(false) };
+        image.copy_directory(&volume.target, top.as_fd()).hint(|| FirstUse::advice(volume))
+    }
+
+    fn advice(volume: &Volume) -> String {
+        format!("a larger one: brig volume rm {0}; brig volume create {0} --size 40G --inodes 4000000", volume.name)
+    }
+
+    fn mode(&self, volume: &Volume) -> u32 {
+        if self.home == Some(volume.name.as_str()) { HOME_MODE } else { MODE }
+    }
 }
 
 impl Fill {
@@ -145,7 +209,9 @@ impl Fill {
     pub(crate) fn publish(self, store: &Store) -> Result<()> {
         let paths = VolumePaths::of(store, &self.name)?;
         let image = paths.image();
-        self.image.publish_unmounted(Path::new(&image)).doing(|| format!("fill the volume `{}`", self.name))
+        let Some(new) = self.image else { return Err(Error::new(Kind::Internal, "the filled volume has no files")) };
+        let published = if are_packed() { new.rename_to(&image) } else { new.publish_unmounted(&image) };
+        published.doing(|| format!("fill the volume `{}`", self.name))
     }
 }
 
@@ -161,7 +227,6 @@ impl Store {
     /// Makes the volume of a home unless it exists. Refuses (E-STATE) a home that another task writes.
     pub(in crate::task) fn prepare_home(&self, name: &str, purpose: &str) -> Result<()> {
         let paths = VolumePaths::of(self, name)?;
-        needs_root(name)?;
         paths.create_with(VolumeSize::default(), Some(purpose), |_| Ok(()))?;
         // The first task that uses it fills it under this lock.
         let _lock = paths.lock().doing(|| step_of_name(name))?;

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Attempt, Durability, Lock};
-use crate::sandbox::{ImageAccess, NewVolumeImage, OpenedImage, Volume, VolumeImage, check_volume_name, needs_root};
+use crate::sandbox::{ImageAccess, NewVolumeImage, OpenedImage, Volume, VolumeImage, are_packed, check_volume_name};
 use crate::task::definition::hosted;
 use crate::task::store::{KEPT_NOTE, REMOVED, Status, Store, is_id, names_in};
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,8 @@ const SCHEMA: u32 = 1;
 const RECORD: &str = "record.json";
 /// The file system of a volume, in its directory. Missing until the first use.
 const IMAGE: &str = "image";
+/// The same for an ordinary user: an archive.
+const ARCHIVE: &str = "files.tar";
 /// The longest record.
 const LONGEST: u64 = 64 << 10;
 /// The caps of a volume that a task makes at its first use.
@@ -98,9 +100,9 @@ impl<'store> VolumePaths<'store> {
         VolumePaths::image_in(&self.directory())
     }
 
-    /// The image in the directory of a volume.
+    /// The image, or the archive, in the directory of a volume.
     pub fn image_in(directory: &Path) -> PathBuf {
-        directory.join(IMAGE)
+        directory.join(if are_packed() { ARCHIVE } else { IMAGE })
     }
 
     fn record(&self) -> PathBuf {
@@ -196,8 +198,18 @@ impl<'store> VolumePaths<'store> {
     /// Opens the image, after the end of the mount of a task that has ended. `None` before the first use.
     pub fn open(&self, access: ImageAccess) -> Result<Option<VolumeImage>> {
         let end = Instant::now() + UNMOUNT;
+        let (open, other) = match are_packed() {
+            true => (VolumeImage::open_packed as fn(&Path, ImageAccess) -> Result<OpenedImage>, IMAGE),
+            false => (VolumeImage::open as _, ARCHIVE),
+        };
+        if self.directory().join(other).exists() {
+            let whose = if are_packed() { "root" } else { "an ordinary user" };
+            return Err(Error::new(Kind::State, format!("{whose} made it in this store, in another form")).hint(
+                "export it there, and import it in a store of your own: brig volume export, brig volume import",
+            ));
+        }
         loop {
-            match VolumeImage::open(&self.image(), access)? {
+            match open(&self.image(), access)? {
                 OpenedImage::Free(image) => return Ok(Some(image)),
                 OpenedImage::Missing => return Ok(None),
                 OpenedImage::Busy if Instant::now() > end || self.users()?.iter().any(|user| user.blocks(access)) => {
@@ -297,7 +309,6 @@ impl Store {
     /// Makes an empty volume. Its first use fills it with the image's files at the target.
     pub fn create_volume(&self, name: &str, size: VolumeSize) -> Result<VolumeRecord> {
         let paths = VolumePaths::of(self, name)?;
-        needs_root(name)?;
         if !paths.create(size)? {
             return Err(paths.exists());
         }

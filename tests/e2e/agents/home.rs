@@ -1,7 +1,7 @@
 //! The home of an agent: a volume for each agent and project, or a temporary one.
 
 use super::{NOTHING, SHELL, agent, folder, lab};
-use crate::support::{Lab, Run};
+use crate::support::{Image, Lab, Run};
 
 const PERSISTS: &str = "brig: its home is the volume `claude-";
 const TEMPORARY: &str = "brig: its home is empty, and discarded at the end";
@@ -14,7 +14,7 @@ fn run(lab: &Lab, flags: &[&str], script: &str) -> Run {
 
 #[test]
 fn a_home_persists_for_its_agent_and_its_project() {
-    let Some(lab) = Lab::root().map(|_| lab(SHELL)) else { return };
+    let lab = lab(SHELL);
     let other = lab.file("other/file", "two\n").parent().unwrap().display().to_string();
     let write = "grep -c skipDangerous ~/.claude/settings.json; echo mine > ~/.claude/settings.json";
     let first = run(&lab, &[], write);
@@ -45,7 +45,7 @@ fn a_home_persists_for_its_agent_and_its_project() {
 
 #[test]
 fn a_second_agent_on_a_project_at_the_same_time_has_a_temporary_home() {
-    let Some(lab) = Lab::root().map(|_| lab(SHELL)) else { return };
+    let lab = lab(SHELL);
     let first = agent(&lab, &[], &[]).start_sh("echo first > ~/who; echo begun; sleep 30");
     first.wait_for("begun");
     let second = run(&lab, &[], "cat ~/who; echo second > ~/who; cat ~/who");
@@ -60,8 +60,9 @@ fn a_second_agent_on_a_project_at_the_same_time_has_a_temporary_home() {
 }
 
 #[test]
-fn the_home_of_an_ordinary_user_is_temporary_and_the_user_is_told() {
+fn root_inside_of_an_ordinary_user_has_a_temporary_home() {
     let Some(lab) = Lab::user().map(|_| lab(SHELL)) else { return };
-    let run = run(&lab, &[], "echo x > ~/x");
-    assert!(run.stderr.contains(TEMPORARY) && run.stderr.contains("only root has volumes; --keep"), "{run:#?}");
+    Image::new(&lab, "tool").load();
+    let explained = agent(&lab, &[], &["--image", "tool:1", "--root-inside", "--explain"]).run(NOTHING);
+    assert!(explained.stdout.contains("is root inside has many"), "{explained:#?}");
 }

@@ -9,8 +9,8 @@
 mod pack;
 mod unpack;
 
-pub(crate) use pack::{pack, pack_volume};
-pub(crate) use unpack::{Bounds, unpack_at, unpack_volume};
+pub(crate) use pack::{pack, pack_own_volume, pack_volume};
+pub(crate) use unpack::{Bounds, unpack_at, unpack_own_volume, unpack_volume};
 
 use crate::error::{Context, Kind, Result, Step};
 use crate::files::DIRECTORY;
@@ -36,6 +36,9 @@ enum Form {
     Kept,
     /// The files of a volume, with their owners.
     Volume,
+    /// The files of an ordinary user's volume, with those that their owner may not read. The archive names this user
+    /// and group inside.
+    OwnVolume(u32, u32),
 }
 
 /// The trees of the file system for all writes that a kept task goes on from: their directory, and their name in it.
@@ -132,7 +135,7 @@ mod tests {
         assert_eq!(&end, b"two");
         for (bytes_allowed, names) in [(40_000, 5), (100_000, 4)] {
             let error = unpack(bytes_allowed, names).unwrap_err();
-            assert!(error.to_string().contains("than the task's disk limit allows"), "{error}");
+            assert!(error.to_string().contains("than the disk limit allows"), "{error}");
         }
         // Other tar programs can read it.
         std::fs::write(to.path().join("archive"), &bytes).unwrap();

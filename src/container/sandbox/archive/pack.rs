@@ -40,7 +40,16 @@ pub(crate) fn pack<W: Write>(path: &Path, top_name: &Path, exclude: &Patterns, s
 
 /// Packs the files of a volume, with their owners. Returns how many were skipped: FIFOs, sockets and devices.
 pub(crate) fn pack_volume<W: Write>(top: OwnedFd, sink: W) -> Result<u64> {
-    let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), form: Form::Volume };
+    pack_all(top, Form::Volume, sink)
+}
+
+/// The same for a volume whose files are all this user's; in the archive they have the owner `user`.
+pub(crate) fn pack_own_volume<W: Write>(top: OwnedFd, user: (u32, u32), sink: W) -> Result<u64> {
+    pack_all(top, Form::OwnVolume(user.0, user.1), sink)
+}
+
+fn pack_all<W: Write>(top: OwnedFd, form: Form, sink: W) -> Result<u64> {
+    let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), form };
     pack.tree(top, Path::new("."), Path::new("the volume"), None)?;
     pack.finish()
 }
@@ -104,7 +113,9 @@ impl<W: Write> Pack<W> {
                 continue;
             }
             let closed = match self.form {
-                Form::Kept => make_readable(directory, last, &status).failing(Kind::Workspace, step)?,
+                Form::Kept | Form::OwnVolume(..) => {
+                    make_readable(directory, last, &status).failing(Kind::Workspace, step)?
+                }
                 Form::Copy | Form::Volume => None,
             };
             if !is_directory {
@@ -126,6 +137,7 @@ impl<W: Write> Pack<W> {
         let plain = entry(kind, name, status);
         match self.form {
             Form::Copy | Form::Kept => plain,
+            Form::OwnVolume(uid, gid) => Entry { uid, gid, mode: status.st_mode & VOLUME_MODES, ..plain },
             Form::Volume => {
                 Entry { uid: status.st_uid, gid: status.st_gid, mode: status.st_mode & VOLUME_MODES, ..plain }
             }

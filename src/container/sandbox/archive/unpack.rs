@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// The most components of an unpacked path: deeper than real trees.
 const DEEPEST: usize = 512;
 
-/// Bounds of an archive.
+/// Bounds of an archive, from a disk limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// Bytes of data of all files together, without holes.
@@ -40,10 +40,9 @@ impl Bounds {
         if cfg!(feature = "weakened") && std::env::var("BRIG_WEAKEN").is_ok_and(|names| names.contains("copy-bounds")) {
             return Ok(());
         }
-        *left = left.checked_sub(count).ok_or_else(|| {
-            Error::new(Kind::Disk, format!("the copy has more {what} than the task's disk limit allows"))
-                .hint("copy a part of it, or take it as a stream: brig task cp ID:PATH - | tar x")
-        })?;
+        *left = left
+            .checked_sub(count)
+            .ok_or_else(|| Error::new(Kind::Disk, format!("it has more {what} than the disk limit allows")))?;
         Ok(())
     }
 }
@@ -58,6 +57,11 @@ pub(crate) fn unpack_volume<R: BufRead>(source: R, top: BorrowedFd<'_>) -> Resul
     unpack_as(source, top, Path::new(""), Bounds::NONE, Form::Volume)
 }
 
+/// Unpacks an archive into the files of a volume that are all this user's, within `bounds`.
+pub(crate) fn unpack_own_volume<R: BufRead>(source: R, top: BorrowedFd<'_>, bounds: Bounds) -> Result<()> {
+    unpack_as(source, top, Path::new(""), bounds, Form::OwnVolume(0, 0))
+}
+
 /// The same; [`Form::Kept`] also takes the marks of overlayfs, and any depth.
 pub(super) fn unpack_as<R: BufRead>(
     source: R,
@@ -67,7 +71,9 @@ pub(super) fn unpack_as<R: BufRead>(
     form: Form,
 ) -> Result<()> {
     let is_kept = form == Form::Kept;
-    let deepest = if is_kept { usize::MAX } else { DEEPEST };
+    // What a sandbox wrote into its own files may have any depth.
+    let is_own = is_kept || matches!(form, Form::OwnVolume(..));
+    let deepest = if is_own { usize::MAX } else { DEEPEST };
     let mut reader = Reader::new(source);
     let mut left = bounds;
     // The files of this archive.
@@ -79,7 +85,7 @@ pub(super) fn unpack_as<R: BufRead>(
         let parts = parts(&entry.path, name, deepest).map_err(|error| error.doing(step()))?;
         let owner = owner(&entry, form).doing(step)?;
         let Some((last, above)) = parts.split_last() else {
-            set_owner(target, &entry, owner).failing(Kind::Workspace, step)?;
+            set_owner(target, &entry, owner, form).failing(Kind::Workspace, step)?;
             continue;
         };
         let mut folder = target.try_clone_to_owned().failing(Kind::Internal, step)?;
@@ -94,7 +100,7 @@ pub(super) fn unpack_as<R: BufRead>(
                     if is_kept {
                         rustix::fs::fchmod(&made, mode | Mode::RWXU).failing(Kind::Workspace, step)?;
                     }
-                    set_owner(made.as_fd(), &entry, owner).failing(Kind::Workspace, step)?;
+                    set_owner(made.as_fd(), &entry, owner, form).failing(Kind::Workspace, step)?;
                     let mark = entry.xattrs.iter().find(|(name, _)| is_kept && name == OPAQUE.to_bytes());
                     if let Some((_, value)) = mark {
                         fsetxattr(&made, OPAQUE, value, XattrFlags::empty()).failing(Kind::Workspace, step)?;
@@ -128,7 +134,7 @@ pub(super) fn unpack_as<R: BufRead>(
                 })?;
                 file.set_len(entry.size).failing(Kind::Workspace, step)?;
                 rustix::fs::fchmod(&file, mode).failing(Kind::Workspace, step)?;
-                set_owner(file.as_fd(), &entry, owner).failing(Kind::Workspace, step)?;
+                set_owner(file.as_fd(), &entry, owner, form).failing(Kind::Workspace, step)?;
                 let (seconds, nanoseconds) = entry.mtime;
                 let times = Timestamps {
                     last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
@@ -175,11 +181,17 @@ fn owner(entry: &Entry, form: Form) -> Result<Option<(Uid, Gid)>> {
     Ok(Some((Uid::from_raw(entry.uid), Gid::from_raw(entry.gid))))
 }
 
-/// Gives a file or folder its owner and its mode, if the archive has owners.
-fn set_owner(file: BorrowedFd<'_>, entry: &Entry, owner: Option<(Uid, Gid)>) -> Result<(), Errno> {
-    let Some((uid, gid)) = owner else { return Ok(()) };
-    fchown(file, Some(uid), Some(gid))?;
-    fchmod(file, Mode::from_raw_mode(entry.mode & VOLUME_MODES))
+/// Gives a file or folder of a volume its owner and its mode. The owner of an ordinary user's volume can always enter its folders.
+fn set_owner(file: BorrowedFd<'_>, entry: &Entry, owner: Option<(Uid, Gid)>, form: Form) -> Result<(), Errno> {
+    if let Some((uid, gid)) = owner {
+        fchown(file, Some(uid), Some(gid))?;
+    }
+    let mode = match form {
+        Form::Copy | Form::Kept => return Ok(()),
+        Form::OwnVolume(..) if entry.kind == EntryKind::Directory => entry.mode | 0o700,
+        Form::OwnVolume(..) | Form::Volume => entry.mode,
+    };
+    fchmod(file, Mode::from_raw_mode(mode & VOLUME_MODES))
 }
 
 /// The components of a path, which must begin with `name`, unless that is empty, and stay below it.

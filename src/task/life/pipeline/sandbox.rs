@@ -3,10 +3,9 @@
 use super::collect::Collector;
 use super::{Attempt, stopped};
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::{self, Audience, Backend, HostPaths, Options, Outcome, Report, Site};
+use crate::sandbox::{self, Audience, Backend, HostPaths, Options, Outcome, Remains, Report, Site};
 use crate::task::life::log::{Log, LogOptions};
 use crate::task::life::watcher::Watcher;
-use std::os::fd::BorrowedFd;
 use std::time::SystemTime;
 
 impl Attempt<'_> {
@@ -39,7 +38,7 @@ impl Attempt<'_> {
         }
         let site = Site {
             paths,
-            volumes: std::mem::take(&mut self.volumes.mounts),
+            volumes: std::mem::take(&mut self.volumes.files),
             forward_input: watcher.forward_input(),
             open_input: watcher.open_input(),
             progress: self.progress.take(),
@@ -61,7 +60,11 @@ impl Attempt<'_> {
         let mut log = Log::create(&directory, id, manner, watcher, self.held)?;
         log.snapshot = snapshot;
         let course = &mut self.course;
-        let mut collect = |scratch: BorrowedFd<'_>| collector.collect(scratch, course);
+        let volumes = &mut self.volumes;
+        let mut collect = |left: Remains<'_>| {
+            let collected = collector.collect(left.scratch, course);
+            collected.and(volumes.pack(request.store, left.volumes))
+        };
         let audience = Audience { sink: &mut log, control: self.control.get_mut().as_mut(), collect: &mut collect };
         let mut report = begun.watch(audience);
         (self.writer, self.snapshot) = (Some(log.writer), log.snapshot);
