@@ -1,13 +1,16 @@
 //! A checkout of one commit: made once, copied out by descriptors, then shown copy-on-write only.
 
 use super::courier::Courier;
+use super::head::is_id;
 use super::mirror::Found;
 use super::remote::{Remote, local_path, name_of};
 use super::shell::{FETCH_MISSING, LFS_FROM, PACK_NAMES, most_names};
 use super::{GitJob, mirror, submodule};
 use crate::error::{Error, Kind, Result, Step};
-use crate::files;
+use crate::files::{self, DIRECTORY};
 use crate::sandbox::{self, Remains};
+use crate::task::output::changes::is_off;
+use rustix::fs::{AtFlags, Mode, ResolveFlags, linkat, openat2};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -44,8 +47,11 @@ fn check_push(errand: &GitJob<'_>, found: &Found) -> Result<()> {
 /// Where the courier sees the repository.
 const SOURCE: &str = "/source";
 
-/// Clones the full history for the agent. No link to the source's objects: the agent could break them.
-/// The other side of the clone is a second git process, which `-c` does not reach.
+/// Clones the full history for the agent. The other side of the clone is a second git process, which `-c` does not
+/// reach.
+///
+/// A mirror often has just the objects of this clone. Then nothing is packed, sent and hashed again: git reads the
+/// mirror's packs meanwhile, and prints their names for [`link_packs`].
 ///
 /// In a partial clone, fetches by id the contents that the commit itself needs. Without them git ignores the rest.
 const CLONE: &str = r#"
@@ -58,13 +64,32 @@ fetch_from() { # URL COMMIT FILTER
     if [ -n "$filter" ]; then set -- "$@" --filter="$filter"; fi
     git "$@" -- "$from" '+refs/heads/*:refs/remotes/origin/*' '+refs/tags/*:refs/tags/*' "+$commit:refs/brig/base"
 }
+borrow_packs() { # COMMIT
+    commit=$1
+    shift
+    if [ -z "$SHARE" ] || [ -n "$DEPTH$FILTER" ]; then return 1; fi
+    counted=$(git "$@" -C /source count-objects -v) || return 1
+    case "$counted" in *alternate:*) return 1 ;; *'count: 0
+'*) ;; *) return 1 ;; esac
+    has=$(printf '%s\n' "$counted" | sed -n 's/^in-pack: //p')
+    git "$@" -C /source rev-list --objects --no-object-names --branches --tags "$commit" > ~/wanted || return 1
+    if [ "$(wc -l < ~/wanted)" != "$has" ] && [ "$SHARE" != all ]; then return 1; fi
+    git "$@" -C /source for-each-ref --format='create %(refname) %(objectname)' refs/heads refs/tags |
+        sed 's,^create refs/heads/,create refs/remotes/origin/,' > ~/names
+    echo /source/objects > .git/objects/info/alternates
+    git "$@" update-ref --stdin < ~/names || { rm .git/objects/info/alternates; return 1; }
+    ls /source/objects/pack
+}
 git "$@" init --quiet --template= .
-fetch_from file:///source "$COMMIT" "$FILTER" "$@"
+mkdir -p .git/objects/info
+if ! borrow_packs "$COMMIT" "$@"; then
+    fetch_from file:///source "$COMMIT" "$FILTER" "$@"
+    git "$@" update-ref -d refs/brig/base
+fi
 pack_names "$@"
 fetch_missing "$COMMIT" file:///source "$@"
 lfs_from file:///source "$COMMIT" "$@"
-git "$@" checkout --quiet --progress --detach "$COMMIT"
-git "$@" update-ref -d refs/brig/base
+git "$@" -c checkout.workers=0 checkout --quiet --progress --detach "$COMMIT"
 if [ -n "$FILTER" ]; then
     git config --remove-section remote.file:///source
     git config extensions.partialClone origin
@@ -72,7 +97,7 @@ if [ -n "$FILTER" ]; then
     git config remote.origin.partialCloneFilter "$FILTER"
     git config remote.origin.url "$ORIGIN"
 fi
-rm -f .git/FETCH_HEAD .git/ORIG_HEAD
+rm -f .git/FETCH_HEAD .git/ORIG_HEAD .git/objects/info/alternates
 "#;
 
 /// Lays out the submodules, parents first, as `git submodule update` does: each repository below its parent's, and
@@ -95,7 +120,7 @@ while IFS=$tab read -r number commit path directory above name to_directory to_w
         fetch_from "file:///modules/$number" "$commit" '' "$@"
         pack_names "$@"
         lfs_from "file:///modules/$number" "$commit" "$@"
-        git "$@" checkout --quiet --progress --detach "$commit"
+        git "$@" -c checkout.workers=0 checkout --quiet --progress --detach "$commit"
         git "$@" update-ref -d refs/brig/base
         rm -f "$to_directory/FETCH_HEAD" "$to_directory/ORIG_HEAD"
     ) 3<&-
@@ -171,17 +196,31 @@ fn make(errand: &GitJob<'_>, remote: &Remote, source: &Path, commit: &str, finis
     };
     let script =
         format!("{PACK_NAMES}{FETCH_MISSING}{LFS_FROM}{CLONE}{}", if modules.is_empty() { "" } else { SUBMODULES });
-    let mut courier = Courier::new(errand, &script)
-        .show(source, SOURCE)
-        .with("COMMIT", commit)
-        .with("ORIGIN", origin)
-        .with("MOST_NAMES", most_names())
-        .with("LFS", if errand.options.lfs { "yes" } else { "" })
-        .with("MODULES", submodule::table(&modules)?.trim_end());
-    for (number, module) in modules.iter().enumerate() {
-        courier = courier.show(&module.source, &format!("/modules/{number}"));
-    }
-    let cloned = courier.with_portion().run(Some(&mut collect));
+    let table = submodule::table(&modules)?;
+    let share = if is_off("mirror-packs") { "all" } else { "yes" };
+    let mut clone = |shares: bool| {
+        let mut courier = Courier::new(errand, &script)
+            .show(source, SOURCE)
+            .with("COMMIT", commit)
+            .with("ORIGIN", &origin)
+            .with("SHARE", if shares { share } else { "" })
+            .with("MOST_NAMES", most_names())
+            .with("LFS", if errand.options.lfs { "yes" } else { "" })
+            .with("MODULES", table.trim_end());
+        for (number, module) in modules.iter().enumerate() {
+            courier = courier.show(&module.source, &format!("/modules/{number}"));
+        }
+        courier.with_portion().run(Some(&mut collect))
+    };
+    // What a repository of this machine has was not checked yet.
+    let cloned = match clone(matches!(remote, Remote::Far(_))) {
+        Ok(packs) if !packs.is_empty() && !link_packs(source, &packs, &unfinished) => {
+            files::remove_directory(&unfinished)
+                .map_err(|cause| files::failed(cause, "remove an unfinished checkout".to_owned()))
+                .and_then(|_| clone(false))
+        }
+        cloned => cloned,
+    };
     let named = cloned.and_then(|_| {
         std::fs::rename(&unfinished, finished).map_err(|cause| files::failed(cause, "keep the checkout".to_owned()))
     });
@@ -190,4 +229,23 @@ fn make(errand: &GitJob<'_>, remote: &Remote, source: &Path, commit: &str, finis
         let _ = files::remove_directory(&unfinished);
     }
     named
+}
+
+/// Links the packs with these names, a line each, into a checkout that has no objects yet: they are stored once. `false`
+/// if one cannot be linked. A task that tidies the mirror may have removed it.
+///
+/// A mirror's courier can write the packs. It fetched the checkout's objects too.
+fn link_packs(mirror: &Path, names: &str, checkout: &Path) -> bool {
+    let open = |path: &Path, below: &str| {
+        let top = rustix::fs::open(path, DIRECTORY, Mode::empty())?;
+        // The courier made the tree.
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        openat2(top, below, DIRECTORY, Mode::empty(), resolve)
+    };
+    let (Ok(from), Ok(to)) = (open(mirror, "objects/pack"), open(checkout, ".git/objects/pack")) else { return false };
+    let is_pack = |name: &&str| {
+        let digits = ["pack", "idx", "rev"].iter().find_map(|end| name.strip_suffix(end)?.strip_suffix('.'));
+        digits.and_then(|name| name.strip_prefix("pack-")).is_some_and(|id| is_id(id.as_bytes()))
+    };
+    names.lines().filter(is_pack).all(|name| linkat(&from, name, &to, name, AtFlags::empty()).is_ok())
 }

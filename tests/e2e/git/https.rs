@@ -6,7 +6,7 @@ use super::{COMMIT, host, push, refused};
 use crate::support::{Lab, Run};
 use crate::terminal::Keyboard;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 /// Asserts that a task had no sandbox, that its error line has these words, and that the password is not in it.
@@ -73,6 +73,60 @@ fn a_repository_is_cloned_worked_on_and_pushed_back() {
     second.ended_as("succeeded", 0);
     assert!(second.stderr.contains("three\ntwo\none\n"), "{second:#?}");
     assert_eq!(packs(), 1, "one mirror");
+}
+
+/// The packs of the only checkout or mirror in a folder of the store, with their inodes.
+fn packs(lab: &Lab, folder: &str, below: &str) -> Vec<(String, u64)> {
+    let tops = fs::read_dir(lab.store().join(folder)).unwrap().map(|each| each.unwrap().path());
+    let newest = tops.filter(|path| path.is_dir()).max_by_key(|path| fs::metadata(path).unwrap().created().unwrap());
+    let files = fs::read_dir(newest.unwrap().join(below)).unwrap().map(|each| each.unwrap());
+    let mut all: Vec<_> =
+        files.map(|file| (file.file_name().into_string().unwrap(), file.metadata().unwrap().ino())).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_checkout_shares_the_packs_of_its_mirror_unless_that_has_more() {
+    let lab = Lab::new();
+    let Some(far) = Host::new(&lab) else { return };
+    let remote = far.repository(&lab, "app.git");
+    let url = far.url("app.git");
+    let secret = host(&remote, "echo secret | git hash-object -w --stdin");
+    let tree = host(&remote, &format!("printf '100644 blob {secret}\tsecret\n' | git mktree"));
+    let author = "-c user.name=x -c user.email=x@y";
+    let commit = host(&remote, &format!("git {author} commit-tree -m secret {tree} | tee /dev/stderr"));
+    host(&remote, &format!("git update-ref refs/heads/withdrawn {commit}"));
+    let look = "git fsck --strict && git branch -r && git status --porcelain && git count-objects -v | grep ^count";
+    let run = far.known_task(&lab, &url).sh(look);
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.contains("origin/main") && run.stderr.contains("origin/withdrawn"), "{run:#?}");
+    assert!(run.stderr.ends_with("count: 0\n"), "{run:#?}");
+    let of_base = packs(&lab, "bases", ".git/objects/pack");
+    assert!(of_base.iter().any(|(name, _)| name.ends_with(".pack")), "{of_base:?}");
+    assert_eq!(of_base, packs(&lab, "mirrors", "objects/pack"), "stored once");
+    // What the agent does to its own packs, the store does not see.
+    let attack =
+        "chmod -R u+w .git/objects && for f in .git/objects/pack/*; do echo x > $f; done; git fsck || echo broken";
+    assert!(far.known_task(&lab, &url).sh(attack).stderr.contains("broken"));
+    far.known_task(&lab, &url).sh("git fsck --strict").ended_as("succeeded", 0);
+    // The mirror keeps a commit that the remote has withdrawn; a new checkout does not get it.
+    host(&remote, "git update-ref -d refs/heads/withdrawn");
+    let seed = lab.path().join("seed");
+    let add = |name: &str| {
+        let words = "git push -q ../host/repositories/app.git main";
+        host(&seed, &format!("git checkout -q main; echo {name} > file; git commit -qam {name}; {words}"));
+    };
+    add("three");
+    let run = far
+        .known_task(&lab, &url)
+        .sh(&format!("git fsck --strict; git log -1 --format=%s; git cat-file -e {secret} || echo absent"));
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.contains("three\n") && run.stderr.ends_with("absent\n"), "{run:#?}");
+    assert_ne!(packs(&lab, "bases", ".git/objects/pack"), packs(&lab, "mirrors", "objects/pack"));
+    add("four");
+    let weak = far.known_task(&lab, &url).weakened("mirror-packs");
+    assert!(!weak.sh(&format!("git cat-file -e {secret} || echo absent")).stderr.contains("absent"));
 }
 
 #[test]
