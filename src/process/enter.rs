@@ -35,7 +35,13 @@ pub(super) fn spawn(
         Side::Child => {
             drop(ours);
             match enter(&mut plan, &theirs, privileged, visits) {
-                Ok(Side::Child) => init::run(plan, theirs),
+                Ok(Side::Child) => {
+                    // The channel is the helper's too: its message comes first.
+                    if !waits && theirs.wait_for_go().is_err() {
+                        exit(1);
+                    }
+                    init::run(plan, theirs)
+                }
                 // Without this message init gets no answer and ends.
                 Ok(Side::Parent(_, pidfd)) => exit(i32::from(theirs.hand(Tag::Born, pidfd.as_fd()).is_err())),
                 Err(error) => {
@@ -50,7 +56,7 @@ pub(super) fn spawn(
     if let Some(left) = left {
         left.back()?;
     }
-    born(ours, &helper, maps, waits)
+    born(ours, &helper, maps, true)
 }
 
 /// The helper's part, one line a step. It joins the namespaces that its parent has not visited: with the caller's

@@ -87,8 +87,9 @@ impl Spawned {
     }
 }
 
-/// Takes over our child that an ending helper has made. A child that `waits` continues after this.
-pub(super) fn born(ours: Channel, helper: &OwnedFd, maps: Option<&Maps>, waits: bool) -> Result<Spawned> {
+/// Takes over our child that an ending helper has made. The child waits for `Go`, and sends nothing before the helper
+/// has. With `goes` it continues after this.
+pub(super) fn born(ours: Channel, helper: &OwnedFd, maps: Option<&Maps>, goes: bool) -> Result<Spawned> {
     let step = || "start a helper in the container's user namespace";
     let born = ours.receive();
     wait(helper.as_fd()).failing(Kind::Namespace, step)?;
@@ -99,7 +100,7 @@ pub(super) fn born(ours: Channel, helper: &OwnedFd, maps: Option<&Maps>, waits: 
             if let Some(maps) = maps {
                 ns::write_maps(pid, maps).inspect_err(|_| spawned.abandon())?;
             }
-            if waits {
+            if goes {
                 spawned.go()?;
             }
             Ok(spawned)
