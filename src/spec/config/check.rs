@@ -386,6 +386,15 @@ mod tests {
     }
 
     #[test]
+    fn pids_limit_of_zero_asks_for_no_controller_before_version_1_3() {
+        for (version, limit) in [("1.0.2-dev", None), ("1.2.1", None), ("1.3.0", Some(0))] {
+            let text = format!(r#"{{"ociVersion":"{version}","linux":{{"resources":{{"pids":{{"limit":0}}}}}}}}"#);
+            let resources = parse(text.as_bytes()).unwrap().linux.resources.unwrap();
+            assert_eq!(resources.pids.limit, limit, "{version}");
+        }
+    }
+
+    #[test]
     fn unknown_properties_are_ignored_and_wrong_types_refused() {
         assert!(parse(br#"{"ociVersion":"1.0.0","new":{},"process":null,"linux":{"later":1}}"#).is_ok());
         for wrong in [

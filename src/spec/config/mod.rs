@@ -24,7 +24,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Config> {
     let minor = config.oci_version.split('.').nth(1).and_then(|text| text.parse::<u32>().ok());
     let pids = config.linux.resources.as_mut().map(|resources| &mut resources.pids);
     if let Some(pids) = pids.filter(|pids| pids.limit == Some(0) && minor.is_some_and(|minor| minor < 3)) {
-        pids.limit = Some(-1);
+        // Not -1, which asks for the controller: it may not be delegated to an ordinary user.
+        pids.limit = None;
     }
     Ok(config)
 }
