@@ -13,7 +13,7 @@ import images
 from programs import PROGRAMS, install
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-ENGINES = ["docker", "docker-remapped", "podman"]
+ENGINES = ["docker", "docker-remapped", "docker-newer", "podman", "podman-rootless"]
 ATTACKS = ["host", "neighbour", "disk"]
 
 
@@ -28,14 +28,15 @@ def podman_groups():
     return glob.glob("/sys/fs/cgroup/*/libpod_parent/*") + glob.glob("/sys/fs/cgroup/*/libpod_parent")
 
 
-def case(scratch, engine, runtime, jobs, brig, image):
+def case(scratch, engine, runtime, jobs, brig, image, engine_files):
     """Runs the jobs on one engine with one runtime, in namespaces of their own: the results by job."""
     work = os.path.join(scratch, engine)
     os.makedirs(work, exist_ok=True)
     group = f"harnesses-of-brig-{os.getpid()}"
     description = os.path.join(work, f"{runtime}.json")
     with open(description, "w") as out:
-        json.dump({"work": work, "engine": engine, "runtime": runtime, "brig": brig, "image": image, "group": group, "compose": compose(jobs),
+        json.dump({"work": work, "engine": engine, "runtime": runtime, "brig": brig, "image": image, "engine_files": engine_files, "group": group,
+                   "compose": compose(jobs),
                    "jobs": [{"name": program.name, "words": words, "variables": program.variables} for program, words in jobs]}, out)
     inside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "engine.py")
     results = os.path.join(work, "results.json")
@@ -55,6 +56,7 @@ def case(scratch, engine, runtime, jobs, brig, image):
         shutil.move(path, os.path.join(logs, os.path.basename(path)))
     if done.returncode != 0:
         return None
+    shutil.copy(results, logs)
     with open(results) as file:
         return json.load(file)
 
@@ -62,7 +64,7 @@ def case(scratch, engine, runtime, jobs, brig, image):
 def judge(program, engine, plain, guarded):
     """The faults of one program on one engine."""
     faults = []
-    differs = [name for name, where in program.differs.items() if where in ("", engine)]
+    differs = [name for name, where in program.differs.items() if engine in (where or ENGINES)]
     for name, result in ("runc", plain), ("brig", guarded):
         if result["status"] != 0:
             faults.append(f"the job ended with {result['status']} on {name}: {result['log']}")
@@ -115,7 +117,8 @@ def main():
             jobs = [(program, words) for program, words in chosen if engine in program.engines]
             if not jobs:
                 continue
-            plain, guarded = (case(scratch, engine, runtime, jobs, brig, image) for runtime in ("runc", "brig"))
+            files = {"docker-newer": images.newer_engine, "podman-rootless": images.netavark}.get(engine, lambda _: "")(cache)
+            plain, guarded = (case(scratch, engine, runtime, jobs, brig, image, files) for runtime in ("runc", "brig"))
             if plain is None or guarded is None:
                 print(f"test {engine} ... FAILED\n    the engine did not start: target/harnesses/logs", flush=True)
                 failed += 1

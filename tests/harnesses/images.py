@@ -1,4 +1,5 @@
-"""The images of the jobs: a Debian root with Python, git and the servers that harnesses start in a container."""
+"""The image of the jobs: a Debian root with Python, git and the servers that harnesses start in a container. And a root with a newer engine."""
+import glob
 import hashlib
 import os
 import shutil
@@ -9,6 +10,9 @@ SUITE = "bookworm"
 PACKAGES = "python3,python-is-python3,busybox-static,procps,git,tmux,asciinema,curl"
 # SWE-ReX runs its server in the container, smolagents a Jupyter kernel gateway, AutoGen nothing.
 SERVERS = ["swe-rex==1.4.0", "jupyter_kernel_gateway==3.0.1", "ipykernel==6.29.5"]
+# Docker 26 of Debian 13, for programs that refuse Docker 20.10.
+NEWER_SUITE = "trixie"
+NEWER_PACKAGES = "docker.io,docker-cli,containerd,runc,iptables,iproute2,ca-certificates,procps,e2fsprogs"
 SCRIPTS = {
     "swerex-remote": "import swerex.server, sys\nsys.exit(swerex.server.main())\n",
     "jupyter": "import jupyter_core.command, sys\nsys.exit(jupyter_core.command.main())\n",
@@ -40,3 +44,27 @@ def archive(cache):
     os.rename(made + ".part", made)
     shutil.rmtree(root)
     return made
+
+
+def newer_engine(cache):
+    """The root file system with a newer Docker, made once."""
+    made = os.path.join(cache, f"engine-{NEWER_SUITE}")
+    if not os.path.exists(made):
+        shutil.rmtree(made + ".part", ignore_errors=True)
+        subprocess.run(["mmdebstrap", "--quiet", "--variant=minbase", f"--include={NEWER_PACKAGES}", NEWER_SUITE, made + ".part"], check=True)
+        os.rename(made + ".part", made)
+    return made
+
+
+def netavark(cache):
+    """The folder of Podman's network programs, unpacked once: once installed, every Podman of the machine would use them."""
+    made = os.path.join(cache, "netavark")
+    if not os.path.exists(made):
+        part = made + ".part"
+        shutil.rmtree(part, ignore_errors=True)
+        os.makedirs(part)
+        subprocess.run(["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", "netavark", "aardvark-dns"], cwd=part, check=True)
+        for each in glob.glob(f"{part}/*.deb"):
+            subprocess.run(["dpkg-deb", "-x", each, part], check=True)
+        os.rename(part, made)
+    return os.path.join(made, "usr/lib/podman")

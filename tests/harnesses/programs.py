@@ -14,10 +14,10 @@ class Program:
     modules: tuple = ()
     debian: str = ""
     newer: bool = False  # needs Python 3.12
-    engines: tuple = ("docker", "podman")
+    engines: tuple = ("docker", "podman", "podman-rootless")
     missing: str = ""  # why it cannot run here
     variables: dict = field(default_factory=dict)
-    differs: dict = field(default_factory=dict)  # by result: the engine, or "" for each, on which it is not as with runc
+    differs: dict = field(default_factory=dict)  # by result: the engines, or () for all, on which it is not as with runc
 
     @property
     def job(self):
@@ -33,18 +33,17 @@ PROGRAMS = [
     Program("mini-swe-agent", ("mini-swe-agent==2.4.6",)),
     Program("testcontainers", ("testcontainers==4.15.0",),
             variables={"TESTCONTAINERS_RYUK_DISABLED": "true", "TESTCONTAINERS_CONNECTION_MODE": "docker_host"},
-            differs={"peer": ""}),
+            differs={"peer": ()}),
     Program("aiodocker", ("aiodocker==0.27.0",)),
-    Program("docker-compose", (COMPOSE,), differs={"peer": "docker"}),
+    Program("docker-compose", (COMPOSE,), differs={"peer": ("docker", "podman-rootless")}),
     Program("swe-rex", ("swe-rex==1.4.0", "aiohttp==3.14.5")),
     Program("autogen", ("autogen-ext[docker]==0.7.5",)),
     Program("smolagents", ("smolagents[docker]==1.26.0",)),
     Program("devcontainers", modules=("@devcontainers/cli@0.89.0",)),
     Program("harbor", ("harbor==0.26.0", COMPOSE), newer=True),
     Program("swebench", ("swebench==5.0.2",), engines=("docker-remapped",)),  # adds CAP_SYS_ADMIN
-    Program("inspect-ai", missing="needs Docker 24.0.6: Debian 12 has 20.10, and its Podman reports 4.3.1"),
-    Program("terminal-bench", missing="is not tried: harbor, its successor, is"),
-    Program("rootless-podman", missing="this step runs Podman as root: tests/oci/rootless_podman.rs runs it as a user"),
+    Program("inspect-ai", ("inspect-ai==0.3.285", COMPOSE), engines=("docker-newer",)),  # needs Docker 24.0.6
+    Program("terminal-bench", ("terminal-bench==0.2.18", COMPOSE), newer=True, variables={"LITELLM_LOCAL_MODEL_COST_MAP": "true"}),
 ]
 
 

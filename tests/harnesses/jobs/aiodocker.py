@@ -6,7 +6,7 @@ import tarfile
 
 sys.path.append(sys.path.pop(0))  # this file has the name of the package
 import aiodocker
-from job import IMAGE, WORK, attack, attack_line, work
+from job import IMAGE, LIMITS, WORK, attack, attack_line, work
 
 
 async def execute(container, words, **options):
@@ -23,7 +23,7 @@ async def main():
     async with aiodocker.Docker() as docker:
         work("ping", (await docker.version())["Os"])
         config = {"Image": IMAGE, "Cmd": ["sh", "-c", "echo started; exec sleep 600"], "Env": ["A=b"], "WorkingDir": "/tmp",
-                  "HostConfig": {"Memory": 256 << 20, "PidsLimit": 100}}
+                  "HostConfig": {"Memory": 256 << 20, "PidsLimit": 100} if LIMITS else {}}
         container = await docker.containers.create(config=config, name="of-aiodocker")
         try:
             await container.start()

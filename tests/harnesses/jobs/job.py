@@ -2,6 +2,8 @@
 import os
 
 IMAGE, NEIGHBOUR, HOST = (os.environ[name] for name in ("IMAGE", "NEIGHBOUR", "HOST"))
+# Empty on an engine whose user has no limits delegated.
+LIMITS = os.environ["LIMITS"]
 ALLOWED, CLOSED = os.environ["ALLOWED"], os.environ["CLOSED"]
 
 # What harnesses do as root of a container. Ends with 3.
