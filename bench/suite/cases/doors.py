@@ -56,13 +56,30 @@ class Python:
         sys.path.insert(0, os.path.join(REPOSITORY, "src", "python"))
         os.environ["BRIG_BIN"] = lab.brig
         from brig_sandbox import Sandbox
-        self.make, self.root = Sandbox.start, root
+        self.make, self.attach, self.root = Sandbox.start, Sandbox.attach, root
 
     def start(self):
         return self.make(rootfs=self.root)
 
     def execute(self, sandbox):
         sandbox.exec(["/bin/true"]).check()
+
+    def end(self, sandbox):
+        sandbox.stop()
+
+
+class Command:
+    """`brig task`, a process for each call."""
+
+    def __init__(self, lab, python):
+        self.lab, self.python = lab, python
+
+    def start(self):
+        id = self.lab.run(self.lab.brig, "task", "run", "--detach", "--hold", "--rootfs", self.python.root).strip()
+        return self.python.attach(id)  # waits until a process can enter, as `Sandbox.start` does
+
+    def execute(self, sandbox):
+        self.lab.run(self.lab.brig, "task", "exec", sandbox.id, "/bin/true")
 
     def end(self, sandbox):
         sandbox.stop()
@@ -112,7 +129,7 @@ def run(lab):
     """The tables of this case."""
     root = f"{bundles.make(lab, 'doors')}/rootfs"
     text = "One container or sandbox at a time, in turn, without a network. "
-    begin = Table("Start", text + "From the call until the program runs. Engines by their command, Python and MCP by a process that stays.", base="Podman + brig", floor="")
+    begin = Table("Start", text + "From the call until the program runs. Engines and `brig task` by their command, Python and MCP by a process that stays.", base="Podman + brig", floor="")
     execute = Table("Exec of `true`", text + "In a container that runs, from the call until the exit status is known.", base="Podman + brig", floor="")
     ways = {}
 
@@ -133,6 +150,7 @@ def run(lab):
     if lab.has("docker"):
         attempt(lab, begin, "dockerd", engines_of_docker)
     add("Python", lambda: Python(lab, root))
+    add("brig task", lambda: Command(lab, Python(lab, root)))
     add("MCP", lambda: Mcp(lab))
     for name, way in list(ways.items()):  # the first start of each is not timed
         def once(way=way):
