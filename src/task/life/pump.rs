@@ -151,6 +151,7 @@ impl Live {
         let mut buffer = vec![0_u8; 64 << 10];
         let mut is_over = false;
         let mut keys = Keys::default();
+        output.changes()?;
         loop {
             match output.available(&mut buffer)? {
                 None => return Ok(Left::Ended(None)),
@@ -163,7 +164,7 @@ impl Live {
             let all = [
                 Some((console.signals_ready(), PollFlags::IN)),
                 (!is_over).then(|| (self.as_fd(), PollFlags::IN)),
-                Some((output.changes(), PollFlags::IN)),
+                Some((output.changes()?, PollFlags::IN)),
                 None,
                 console.input().filter(|_| takes_input && !is_over).map(|input| (input, PollFlags::IN)),
             ];

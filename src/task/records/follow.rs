@@ -4,6 +4,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::task::store::{LOG, Status, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::mem::MaybeUninit;
@@ -19,7 +20,8 @@ pub struct Follower {
     job: Option<String>,
     path: PathBuf,
     file: Option<File>,
-    changes: OwnedFd,
+    /// Made at the first wait: its close takes up to 20 ms (`synchronize_srcu`, fs/notify/mark.c).
+    changes: OnceCell<OwnedFd>,
     /// Whether the task or the job has ended: the file does not grow any more.
     has_ended: bool,
 }
@@ -63,13 +65,10 @@ impl Follower {
     pub(crate) fn of_job(store: &Store, id: &str, job: Option<&str>, name: &str, from: From) -> Result<Follower> {
         let directory = job.map_or_else(|| store.task(id), |job| store.job_folder(id, job));
         let step = || format!("follow `{name}` of the task `{id}`");
-        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
-        let changes = inotify::init(flags).failing(Kind::Internal, step)?;
-        let wanted = inotify::WatchFlags::MODIFY | inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
-        inotify::add_watch(&changes, &directory, wanted).failing(Kind::NotFound, step)?;
+        rustix::fs::stat(&directory).failing(Kind::NotFound, step)?;
         let path = directory.join(name);
         let (store, id, job) = (store.clone(), id.to_owned(), job.map(str::to_owned));
-        let mut follower = Follower { store, id, job, path, file: None, changes, has_ended: false };
+        let mut follower = Follower { store, id, job, path, file: None, changes: OnceCell::new(), has_ended: false };
         follower.open()?;
         if let (Some(file), From::Now) = (&mut follower.file, from) {
             file.seek(SeekFrom::End(0)).failing(Kind::Store, step)?;
@@ -91,16 +90,27 @@ impl Follower {
         Ok(())
     }
 
-    /// Readable when there may be more.
-    pub fn changes(&self) -> BorrowedFd<'_> {
-        self.changes.as_fd()
+    /// Readable when there may be more than was available after the first call.
+    pub fn changes(&self) -> Result<BorrowedFd<'_>> {
+        if let Some(changes) = self.changes.get() {
+            return Ok(changes.as_fd());
+        }
+        let step = || format!("watch `{}`", self.path.display());
+        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+        let changes = inotify::init(flags).failing(Kind::Internal, step)?;
+        let wanted = inotify::WatchFlags::MODIFY | inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
+        let directory = self.path.parent().unwrap_or(&self.path);
+        inotify::add_watch(&changes, directory, wanted).failing(Kind::NotFound, step)?;
+        Ok(self.changes.get_or_init(|| changes).as_fd())
     }
 
     /// The new bytes; `None` when all was read and the task has ended.
     pub fn available<'buffer>(&mut self, buffer: &'buffer mut [u8]) -> Result<Option<&'buffer [u8]>> {
-        let mut space = [MaybeUninit::uninit(); 4096];
-        let mut reader = inotify::Reader::new(&self.changes, &mut space);
-        while reader.next().is_ok() {} // what they say does not matter, only that they came
+        if let Some(changes) = self.changes.get() {
+            let mut space = [MaybeUninit::uninit(); 4096];
+            let mut reader = inotify::Reader::new(changes, &mut space);
+            while reader.next().is_ok() {} // what they say does not matter, only that they came
+        }
         self.open()?;
         let count = match &mut self.file {
             Some(file) => file.read(buffer).failing(Kind::Store, || format!("read `{}`", self.path.display()))?,
@@ -126,12 +136,15 @@ impl Follower {
 
     /// The same until `end` at the latest.
     pub(crate) fn wait_until(&self, end: Option<Instant>) -> Result<()> {
-        if self.has_ended {
+        let is_watched = self.changes.get().is_some();
+        let changes = self.changes()?;
+        // What came before the watch is available.
+        if self.has_ended || !is_watched {
             return Ok(());
         }
         let limit = end.map_or(LOOK, |end| LOOK.min(end.saturating_duration_since(Instant::now())));
         let limit = Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&self.changes, PollFlags::IN)], Some(&limit)) {
+        match poll(&mut [PollFd::new(&changes, PollFlags::IN)], Some(&limit)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(errno).failing(Kind::Internal, || "wait for more output"),
         }
