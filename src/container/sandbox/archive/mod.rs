@@ -1,7 +1,7 @@
 //! Copies files into and out of a sandbox or a volume as a tar stream. Each side takes the other for hostile.
 //!
 //! Files, folders and links only. Holes stay holes, and hard links copied together stay one file. The unpacking process
-//! owns the files, except those of a volume; set-id bits are dropped. Unpacking uses descriptors, one component at a
+//! owns the files, except those of root's volumes; set-id bits are dropped. Unpacking uses descriptors, one component at a
 //! time, and follows no link: an archive with `a -> /etc` and `a/passwd` writes nothing outside of its target.
 //!
 //! The archive of a kept task, whose files were in memory, has the marks of overlayfs too ([`pack_kept`]).

@@ -62,7 +62,7 @@ pub(crate) fn unpack_own_volume<R: BufRead>(source: R, top: BorrowedFd<'_>, boun
     unpack_as(source, top, Path::new(""), bounds, Form::OwnVolume(0, 0))
 }
 
-/// The same; [`Form::Kept`] also takes the marks of overlayfs, and any depth.
+/// The same. [`Form::Kept`] also takes the marks of overlayfs. It and [`Form::OwnVolume`] take any depth.
 pub(super) fn unpack_as<R: BufRead>(
     source: R,
     target: BorrowedFd<'_>,
@@ -181,7 +181,8 @@ fn owner(entry: &Entry, form: Form) -> Result<Option<(Uid, Gid)>> {
     Ok(Some((Uid::from_raw(entry.uid), Gid::from_raw(entry.gid))))
 }
 
-/// Gives a file or folder of a volume its owner and its mode. The owner of an ordinary user's volume can always enter its folders.
+/// Gives a file or folder of a volume its owner and its mode. The owner of an ordinary user's volume can always enter
+/// its folders.
 fn set_owner(file: BorrowedFd<'_>, entry: &Entry, owner: Option<(Uid, Gid)>, form: Form) -> Result<(), Errno> {
     if let Some((uid, gid)) = owner {
         fchown(file, Some(uid), Some(gid))?;
