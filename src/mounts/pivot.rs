@@ -3,13 +3,28 @@
 use super::mount::mount_id;
 use crate::error::{Context, Kind, Result};
 use crate::host::{self, MountEntry};
+use crate::sys::weaken;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::mount::{MoveMountFlags, move_mount};
 use rustix::process::{chdir, fchdir, pivot_root};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
+
+/// Leaves a chroot that the engine is in, so that the next step replaces the root of the mount namespace itself.
+/// Otherwise each process that enters the namespace later, such as that of `exec`, gets the machine's root: setns(2)
+/// leaves a chroot.
+pub(super) fn leave_chroot() -> Result<()> {
+    if weaken::is_off("chroot") {
+        return Ok(());
+    }
+    let step = || "enter the root of our mount namespace";
+    let own = rustix::fs::open("/proc/self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .failing(Kind::Mount, step)?;
+    move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::Mount)).failing(Kind::Mount, step)
+}
 
 /// Makes `root` (a mount) the root of this mount namespace and detaches the old one. pivot_root(2), "pivot_root(".",
 /// ".")".

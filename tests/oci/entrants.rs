@@ -4,6 +4,7 @@
 use crate::attacks::attempt;
 use crate::support::{Lab, eventually, finish};
 use serde_json::json;
+use std::process::{Command, Stdio};
 
 /// Docker's capabilities, and that of `--cap-add SYS_PTRACE`.
 const GIVEN: [&str; 15] = [
@@ -78,6 +79,26 @@ fn a_container_without_mounts_of_its_own_is_entered_at_its_root() {
     lab.args(&["sleep", "100"]).start();
     let host = lab.path().join("config.json");
     assert_eq!(lab.exec(&format!("cat {} || tail -n 1 /etc/passwd | cut -d: -f1", host.display())).out, "user\n");
+}
+
+#[test]
+fn a_container_of_an_engine_in_a_chroot_is_entered_at_its_own_root() {
+    // a chroot on a mount, as arch-chroot and schroot make it; with runc 1.1 the process gets the root of the machine
+    attempt("chroot", |lab| {
+        let root = lab.path().join("chroot");
+        std::fs::create_dir(&root).unwrap();
+        lab.args(&["sleep", "100"]);
+        let create = lab.command(&["run", "--detach", "--bundle", lab.path().to_str().unwrap(), &lab.id]);
+        let script = "mount --make-rprivate / && mount --rbind / $1 && exec chroot \"$@\"";
+        let mut engine = Command::new("unshare");
+        engine.args(["--mount", "sh", "-c", script, "sh"]).arg(&root).arg(create.get_program()).args(create.get_args());
+        engine.envs(create.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        // The container keeps the streams.
+        finish(engine.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())).succeeded();
+        let done = lab.exec(&format!("cat {} || echo out of sight", lab.path().join("config.json").display()));
+        done.succeeded();
+        done.out != "out of sight\n"
+    });
 }
 
 /// Whether one of them had a file of the host.

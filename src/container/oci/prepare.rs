@@ -274,6 +274,7 @@ pub(super) fn bundle(
         read_only: config.root.as_ref().is_some_and(|root| root.readonly),
         cap: RefCell::default(),
         own_mounts: has(config, NamespaceKind::Mount),
+        new_mounts: linux.namespaces.iter().any(|each| each.kind == NamespaceKind::Mount && each.path.is_empty()),
         entry,
         propagation: propagation(&linux.rootfs_propagation),
         mounts,
@@ -286,8 +287,7 @@ pub(super) fn bundle(
         // Without a cgroup namespace the cgroups are not the container's alone to change (CVE-2023-25809).
         groups_read_only: !own_groups || (has_own_users(user) && !has(config, NamespaceKind::Cgroup)),
     };
-    let new_mounts = linux.namespaces.iter().any(|each| each.kind == NamespaceKind::Mount && each.path.is_empty());
-    if has_own_users(user) && new_mounts && rustix::process::geteuid().is_root() {
+    if has_own_users(user) && bundle.new_mounts && rustix::process::geteuid().is_root() {
         take_sources(&mut bundle)?;
     }
     Ok(bundle)

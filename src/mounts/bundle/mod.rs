@@ -152,6 +152,9 @@ impl Bundle {
             }
             return pivot::chroot(root);
         }
+        if self.new_mounts {
+            pivot::leave_chroot()?;
+        }
         match self.entry {
             Entry::Pivot => pivot::enter(root)?,
             Entry::Move => pivot::move_over(root)?,

@@ -22,6 +22,8 @@ pub(crate) struct Bundle {
     pub cap: RefCell<Option<Capped>>,
     /// Whether the container has its own mount namespace. Without one nothing is mounted: the namespace is the host's.
     pub own_mounts: bool,
+    /// Whether that namespace is new. If it is joined, setns(2) has entered its root.
+    pub new_mounts: bool,
     /// How the process leaves the old root.
     pub entry: Entry,
     /// `linux.rootfsPropagation`.
