@@ -1,14 +1,13 @@
-//! The kernel's counts of limits that were hit, and a descriptor that announces one.
+//! The kernel's counts of limits that were hit, and the notifier of one.
 
 use super::controller::Controller;
 use super::counters::flat;
 use super::directory::Directory;
 use super::group::{Cgroup, Group};
 use crate::error::{Context, Kind, Result};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::inotify;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use serde::{Deserialize, Serialize};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// Proof of a limit that was hit, counted by the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,12 +53,39 @@ impl Cgroup {
         self.group(Controller::Memory).is_some_and(|group| !group.is_v2)
     }
 
-    /// A descriptor that is readable after a memory event; not each event is a kill, so read [`Cgroup::evidence`] then.
-    /// v2: inotify on `memory.events`. v1: an eventfd, which also counts the removal of the group. `None` without a memory
+    /// Announces memory events; not each one is a kill, so read [`Cgroup::evidence`] then. `None` without a memory
     /// controller.
-    pub(crate) fn oom_notifier(&self) -> Result<Option<OwnedFd>> {
+    pub(crate) fn oom_notifier(&self) -> Result<Option<OomNotifier>> {
         let Some(group) = self.group(Controller::Memory) else { return Ok(None) };
         if group.is_v2 { watch_v2(&group.directory) } else { watch_v1(&group.directory) }.map(Some)
+    }
+}
+
+/// v2: the file `memory.events`, polled for priority events. inotify announces them too, but its end waits 8 to 20 ms
+/// for a grace period of the kernel, at the end of each task. v1: an eventfd, which also counts the removal of the
+/// group.
+#[derive(Debug)]
+pub(crate) struct OomNotifier {
+    file: OwnedFd,
+    is_v2: bool,
+}
+
+impl OomNotifier {
+    /// What to wait for: an event since the notifier was made or cleared.
+    pub(crate) fn wait(&self) -> PollFd<'_> {
+        let flags = if self.is_v2 { PollFlags::PRI } else { PollFlags::IN };
+        PollFd::from_borrowed_fd(self.file.as_fd(), flags)
+    }
+
+    /// Forgets past events. An error is that of a removed group, whose members have ended.
+    pub(crate) fn clear(&self) {
+        let mut bytes = [0; 8];
+        // A read from the start of the file tells the kernel which events this descriptor has seen (kernfs_seq_show).
+        let _ = if self.is_v2 {
+            rustix::io::pread(&self.file, &mut bytes, 0)
+        } else {
+            rustix::io::read(&self.file, &mut bytes)
+        };
     }
 }
 
@@ -98,23 +124,21 @@ fn read_events(directory: &Directory, file: &str) -> Result<String> {
     directory.count(file).failing(Kind::Cgroup, step)
 }
 
-fn watch_v2(directory: &Directory) -> Result<OwnedFd> {
-    let path = directory.path().join("memory.events");
-    let step = || format!("watch `{}`", path.display());
-    let watch =
-        inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).failing(Kind::Cgroup, step)?;
-    inotify::add_watch(&watch, &path, inotify::WatchFlags::MODIFY).failing(Kind::Cgroup, step)?;
-    Ok(watch)
+fn watch_v2(directory: &Directory) -> Result<OomNotifier> {
+    let step = || format!("watch `{}`", directory.path().join("memory.events").display());
+    let notifier = OomNotifier { file: directory.reader("memory.events").failing(Kind::Cgroup, step)?, is_v2: true };
+    notifier.clear();
+    Ok(notifier)
 }
 
 /// cgroup-v1/memory.rst, "OOM Control".
-fn watch_v1(directory: &Directory) -> Result<OwnedFd> {
+fn watch_v1(directory: &Directory) -> Result<OomNotifier> {
     let step = || format!("watch `{}`", directory.path().join("memory.oom_control").display());
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).failing(Kind::Cgroup, step)?;
     let control = directory.reader("memory.oom_control").failing(Kind::Cgroup, step)?;
     let registration = format!("{} {}", event.as_raw_fd(), control.as_raw_fd());
     directory.set("cgroup.event_control", &registration)?;
-    Ok(event)
+    Ok(OomNotifier { file: event, is_v2: false })
 }
 
 #[cfg(test)]

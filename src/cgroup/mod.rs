@@ -39,7 +39,7 @@ pub(crate) use controller::Purpose;
 pub(crate) use counters::Usage;
 pub(crate) use create::PendingCgroup;
 pub(crate) use directory::remove_empty;
-pub(crate) use evidence::Evidence;
+pub(crate) use evidence::{Evidence, OomNotifier};
 pub(crate) use group::{Cgroup, FullJoin, enter};
 pub(crate) use hierarchy::{Hierarchy, Layout};
 pub(crate) use path::CgroupPath;

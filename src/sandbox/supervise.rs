@@ -179,7 +179,7 @@ impl Watch<'_> {
                     waits.push((Ready::Link, PollFd::from_borrowed_fd(process, PollFlags::IN)));
                 }
                 if let Some(notifier) = &out_of_memory {
-                    waits.push((Ready::OutOfMemory, PollFd::from_borrowed_fd(notifier.as_fd(), PollFlags::IN)));
+                    waits.push((Ready::OutOfMemory, notifier.wait()));
                 }
                 waits.extend(seen.refusals.waits().map(|(index, wait)| (Ready::Refusal(index), wait)));
                 if self.forward_input && self.streams.wants_input() {
@@ -205,7 +205,7 @@ impl Watch<'_> {
                 if let (Ready::OutOfMemory, Some(notifier), false) = (what, &out_of_memory, self.running.is_memory_v1())
                 {
                     // v2 also announces a job at its limit, once for each count. v1 announces a kill before it counts.
-                    let _ = rustix::io::read(notifier, &mut [0_u8; 4096]);
+                    notifier.clear();
                 }
                 self.handle(what, state, seen)?;
             }

@@ -77,7 +77,7 @@ fn a_process_that_ignores_sigterm_is_killed_after_the_grace() {
 fn a_process_that_obeys_sigterm_has_its_grace_to_clean_up() {
     let lab = Lab::new();
     let script = "trap 'sleep 0.2; echo cleaned up; exit 7' TERM; while :; do sleep 0.05; done";
-    let run = lab.task().args(["--wall", "300ms", "--grace", "30s"]).sh(script);
+    let run = lab.task().args(["--wall", "1500ms", "--grace", "30s"]).sh(script);
     run.ended_as("timeout", 124);
     assert!(run.stderr.contains("cleaned up"), "{run:#?}");
     assert!(run.elapsed < Duration::from_secs(5), "{run:#?}");

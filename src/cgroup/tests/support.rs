@@ -4,9 +4,8 @@ use crate::cgroup::controller::Controller;
 use crate::cgroup::*;
 use crate::error::Result;
 use crate::spec::resources::Resources;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::poll;
 use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -174,8 +173,8 @@ impl Drop for Child {
     }
 }
 
-pub(super) fn is_readable(file: &OwnedFd, limit: Duration) -> bool {
-    poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&freeze::timespec(limit))).unwrap() == 1
+pub(super) fn has_event(notifier: &OomNotifier, limit: Duration) -> bool {
+    poll(&mut [notifier.wait()], Some(&freeze::timespec(limit))).unwrap() == 1
 }
 
 /// Waits for something without a notification, at most a minute: an emulated machine is slow.

@@ -3,7 +3,7 @@
 use super::id::ContainerId;
 use super::record::{Place, Record};
 use super::{Containers, group, signal};
-use crate::cgroup::{Cgroup, CgroupPath, Hierarchy};
+use crate::cgroup::{Cgroup, CgroupPath, Hierarchy, OomNotifier};
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::resources::Resources;
 use crate::spec::state::Status;
@@ -78,17 +78,15 @@ impl Containers {
             let left = next.saturating_duration_since(Instant::now());
             let wait = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
             let mut watched = vec![PollFd::new(&init, PollFlags::IN)];
-            watched.extend(notifier.as_ref().map(|notifier| PollFd::new(notifier, PollFlags::IN)));
+            watched.extend(notifier.as_ref().map(OomNotifier::wait));
             match poll(&mut watched, Some(&wait)) {
                 Err(rustix::io::Errno::INTR) => continue,
                 other => other.failing(Kind::State, || "watch the container")?,
             };
             let ended = !watched[0].revents().is_empty();
-            if let Some(notifier) =
-                notifier.as_ref().filter(|_| watched.get(1).is_some_and(|each| !each.revents().is_empty()))
-            {
-                // Another file has the count; the read only resets the notification.
-                let _ = rustix::io::read(notifier, &mut [0_u8; 4096]);
+            let has_event = watched.get(1).is_some_and(|each| !each.revents().is_empty());
+            if let Some(notifier) = notifier.as_ref().filter(|_| has_event) {
+                notifier.clear();
             }
             // The cgroup may have ended with the container.
             let now = group.evidence().map_or(kills, |evidence| evidence.oom_kills);

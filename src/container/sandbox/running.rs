@@ -3,7 +3,7 @@
 use super::archive::pack_kept;
 use super::entry::Entry;
 use super::link::Link;
-use crate::cgroup::{Cgroup, Evidence, Usage};
+use crate::cgroup::{Cgroup, Evidence, OomNotifier, Usage};
 use crate::container::gateway::Gateway;
 use crate::egress::{Ledger, Renewal, Row, Rule};
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -415,8 +415,8 @@ impl Running {
         self.cgroup.as_ref().is_some_and(|group| group.0.is_memory_v1())
     }
 
-    /// Readable when the memory limit was reached.
-    pub(crate) fn oom_notifier(&self) -> Result<Option<OwnedFd>> {
+    /// Announces that the memory limit was reached.
+    pub(crate) fn oom_notifier(&self) -> Result<Option<OomNotifier>> {
         self.cgroup.as_ref().map_or(Ok(None), |group| group.0.oom_notifier())
     }
 
