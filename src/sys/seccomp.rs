@@ -70,8 +70,11 @@ pub(crate) struct Waiting {
     /// The thread that made the call, in the listener's PID namespace.
     pub pid: u32,
     flags: u32,
-    /// struct seccomp_data: number, ABI, instruction pointer and arguments.
-    data: [u64; 8],
+    /// The number of the call: the beginning of struct seccomp_data.
+    pub number: i32,
+    abi: u32,
+    /// The instruction pointer and the arguments.
+    data: [u64; 7],
 }
 
 /// struct seccomp_notif_resp.
@@ -124,8 +127,7 @@ pub(crate) fn knows_flags(flags: u32) -> bool {
     check(unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, nothing) }) == Err(Errno::FAULT)
 }
 
-/// Lets a waiting call through, as an agent's listener could.
-#[cfg(test)]
+/// Lets the kernel run a waiting call. Its thread may change the memory that the call reads, but not its arguments.
 pub(crate) fn let_through(listener: BorrowedFd<'_>, id: u64) -> Result<(), Errno> {
     const CONTINUE: u32 = 1;
     answer(listener, &Answer { id, value: 0, error: 0, flags: CONTINUE })

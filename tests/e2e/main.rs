@@ -41,6 +41,7 @@ mod refusals;
 mod remains;
 mod result;
 mod root_inside;
+mod root_inside_debian;
 mod root_inside_tools;
 mod secrets;
 mod streams;

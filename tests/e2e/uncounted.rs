@@ -1,5 +1,7 @@
 //! Memory of the kernel that no group counts, or not on every version.
 
+use crate::escape::has_root_inside;
+use crate::root_inside::{debian, inside};
 use crate::support::{Lab, is_root, skip};
 
 /// Runs a script that takes uncounted kernel memory, and prints how much it got. The control is a build without the
@@ -98,4 +100,26 @@ print('TCP', sent >> 20, 'UDP', read >> 20, file=sys.stderr)";
         let (tcp, udp) = waiting("uncounted-memory");
         assert!(tcp > 32 && udp > 32, "{tcp} MiB of TCP, {udp} MiB of UDP");
     }
+}
+
+#[test]
+fn locks_of_open_files_have_a_bound_for_root_inside_and_are_refused_to_others() {
+    let lab = Lab::new();
+    // F_OFD_SETLK with a struct flock.
+    let script = "import errno, fcntl, struct
+file, count = open('/tmp/file', 'w'), 0
+try:
+    while count < 5000:
+        fcntl.fcntl(file, 37, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 2 * count, 1, 0))
+        count += 1
+except OSError as error:
+    print(count, errno.errorcode[error.errno])";
+    let run = lab.task().run(["/usr/bin/python3", "-c", script]);
+    assert_eq!(run.ended_as("succeeded", 0).stderr, "0 EINVAL\n");
+    if !has_root_inside() {
+        return;
+    }
+    debian(&lab, &["python3"]).load();
+    let run = inside(lab.task(), "debian").run(["/usr/bin/python3", "-c", script]);
+    assert_eq!(run.ended_as("succeeded", 0).stderr, "4096 ENOSYS\n");
 }

@@ -347,6 +347,12 @@ impl Builder<'_> {
             Source::Scratch(name) => {
                 let (directory, _) = resolve::directory(self.scratch()?, Path::new(name), 0o700)?;
                 own(directory.as_fd(), "", self.plan.user)?;
+                if *name == "tmp" {
+                    // For every user inside: the `_apt` of apt-get, and processes that enter as another user.
+                    let mode = Mode::from_raw_mode(0o1777);
+                    rustix::fs::chmodat(self.scratch()?, *name, mode, AtFlags::empty())
+                        .failing(Kind::Mount, || "set the mode of `/tmp`")?;
+                }
                 clone_tree(directory.as_fd(), Path::new(""))
             }
         }

@@ -55,11 +55,15 @@ pub(crate) fn agent() -> Result<&'static Program> {
     PROGRAM.get_or_init(|| build(&reporting_spec())).as_ref().map_err(Clone::clone)
 }
 
-/// The filter of a command that is root inside: the agent's, and the calls of [`OF_ROOT`].
+/// The filter of a command that is root inside: the agent's, the calls of [`OF_ROOT`], and locks of open file
+/// descriptions, which the supervisor counts. systemd-sysusers locks the accounts with one.
 pub(crate) fn root_inside() -> Result<&'static Program> {
     static PROGRAM: OnceLock<Result<Program>> = OnceLock::new();
     let spec = || {
         let mut spec = reporting_spec();
+        for rule in spec.syscalls.iter_mut().filter(|rule| rule.names == ["fcntl"] && rule.action == Action::Errno) {
+            (rule.action, rule.errno_ret) = (Action::Notify, None);
+        }
         let names = OF_ROOT.iter().map(|&name| name.to_owned()).collect();
         spec.syscalls.push(Rule { names, action: Action::Allow, errno_ret: None, args: Vec::new() });
         spec

@@ -249,7 +249,7 @@ pub(super) const GROUPS: &[Group] = &[
         ]),
         reason: "All but locks of open file descriptions (F_OFD_SETLK). No process owns them, so the supervisor \
                  could not attribute the kernel memory that they use. Programs treat them as missing. Record locks \
-                 and flock are allowed.",
+                 and flock are allowed. A command that is root inside may make 4,096 such calls.",
         calls: "fcntl",
     },
     Group {

@@ -25,6 +25,8 @@ enum Layer {
     Folder(PathBuf, &'static str),
     /// This machine, as it is: files below `/`, one a line.
     Machine(String),
+    /// A tar archive.
+    Archive(PathBuf),
 }
 
 /// The programs of busybox that the first layer has.
@@ -67,6 +69,12 @@ impl<'lab> Image<'lab> {
     pub fn annotations(mut self, annotations: Value) -> Image<'lab> {
         self.annotations = annotations;
         self
+    }
+
+    /// An image whose first layer is this tar archive.
+    pub fn of(lab: &'lab Lab, name: &str, archive: PathBuf) -> Image<'lab> {
+        let layers = vec![Layer::Archive(archive)];
+        Image { lab, name: name.to_owned(), config: json!({}), annotations: json!({}), layers }
     }
 
     /// Begins another layer on top and returns its folder. `owner` are options of tar for whose its files are.
@@ -120,9 +128,15 @@ impl<'lab> Image<'lab> {
 impl Layer {
     /// Packs it among the blobs and removes its folder; its descriptor, and the digest of the tar.
     fn pack(&self, blobs: &Path) -> (Value, String) {
+        let packed = blobs.join("packed");
+        let kind = "application/vnd.oci.image.layer.v1.tar+gzip";
         let mut tar = Command::new("tar");
         tar.args(["--numeric-owner", "--xattrs", "--xattrs-include=*"]);
         match self {
+            Layer::Archive(archive) => {
+                let sum = pack(File::open(archive).unwrap(), &packed);
+                return (blob(&packed, kind), sum);
+            }
             Layer::Folder(folder, owner) => tar.args(owner.split(' ')).args(["-cf", "-", "-C"]).arg(folder).arg("."),
             Layer::Machine(files) => {
                 let list = blobs.join("list");
@@ -131,13 +145,12 @@ impl Layer {
             }
         };
         let mut tar = tar.stdout(Stdio::piped()).spawn().unwrap();
-        let packed = blobs.join("packed");
         let sum = pack(tar.stdout.take().unwrap(), &packed);
         assert!(tar.wait().unwrap().success(), "pack a layer");
         if let Layer::Folder(folder, _) = self {
             std::fs::remove_dir_all(folder).unwrap();
         }
-        (blob(&packed, "application/vnd.oci.image.layer.v1.tar+gzip"), sum)
+        (blob(&packed, kind), sum)
     }
 }
 
