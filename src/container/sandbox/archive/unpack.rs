@@ -97,9 +97,6 @@ pub(super) fn unpack_as<R: BufRead>(
             EntryKind::Directory => match mkdirat(&folder, last.as_path(), mode | Mode::RWXU) {
                 Ok(()) | Err(Errno::EXIST) => {
                     let made = open_folder(&folder, last).failing(Kind::Workspace, step)?;
-                    if is_kept {
-                        rustix::fs::fchmod(&made, mode | Mode::RWXU).failing(Kind::Workspace, step)?;
-                    }
                     set_owner(made.as_fd(), &entry, owner, form).failing(Kind::Workspace, step)?;
                     let mark = entry.xattrs.iter().find(|(name, _)| is_kept && name == OPAQUE.to_bytes());
                     if let Some((_, value)) = mark {
@@ -181,16 +178,16 @@ fn owner(entry: &Entry, form: Form) -> Result<Option<(Uid, Gid)>> {
     Ok(Some((Uid::from_raw(entry.uid), Gid::from_raw(entry.gid))))
 }
 
-/// Gives a file or folder of a volume its owner and its mode. The owner of an ordinary user's volume can always enter
-/// its folders.
+/// Gives a file or folder of a volume or of a kept task its owner and its mode. An ordinary user's folders can always be
+/// entered by their owner.
 fn set_owner(file: BorrowedFd<'_>, entry: &Entry, owner: Option<(Uid, Gid)>, form: Form) -> Result<(), Errno> {
     if let Some((uid, gid)) = owner {
         fchown(file, Some(uid), Some(gid))?;
     }
     let mode = match form {
-        Form::Copy | Form::Kept => return Ok(()),
-        Form::OwnVolume(..) if entry.kind == EntryKind::Directory => entry.mode | 0o700,
-        Form::OwnVolume(..) | Form::Volume => entry.mode,
+        Form::Copy => return Ok(()),
+        Form::Kept | Form::OwnVolume(..) if entry.kind == EntryKind::Directory => entry.mode | 0o700,
+        Form::Kept | Form::OwnVolume(..) | Form::Volume => entry.mode,
     };
     fchmod(file, Mode::from_raw_mode(mode & VOLUME_MODES))
 }
