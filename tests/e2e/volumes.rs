@@ -1,8 +1,9 @@
 //! `--volume`, `--cache`, `--home` and `brig volume`: files that outlive tasks.
 
 use crate::crash::{Random, SEED, kills};
+use crate::escape::executable;
 use crate::hosted;
-use crate::support::{Image, Lab, Run, Task, eventually};
+use crate::support::{Image, Lab, Run, Task, eventually, program_under_test};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -230,7 +231,7 @@ fn kill_at_any_moment_of_a_fill_leaves_the_earlier_files_or_the_new_ones() {
         assert!(seen == current || seen == format!("{round} {round}\n"), "round {round}: {seen}");
         replaced += usize::from(seen != current);
         current = seen;
-        lab.assert_clean();
+        lab.assert_reaped();
     }
     assert!(replaced < kills, "every fill ended before its kill");
 }
@@ -257,7 +258,7 @@ fn kill_at_any_moment_of_a_first_use_or_a_write_leaves_a_volume_that_can_be_used
         task.finish();
         assert_eq!(content(&lab, &name, "after"), "after\n", "round {round}");
     }
-    lab.assert_clean();
+    lab.assert_reaped();
     assert!(!std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&*lab.store().to_string_lossy()));
 }
 
@@ -422,7 +423,8 @@ fn a_volume_of_an_ordinary_user_is_replaced_at_the_end_of_each_task_that_wrote_i
     // The archive is that of an export.
     let archive = lab.path().join("data.tar");
     let word = archive.to_str().unwrap();
-    lab.brig(["volume", "export", "data", "--output", word]).succeeded();
+    let run = lab.brig(["volume", "export", "data", "--output", word]);
+    assert!(run.succeeded().stderr.contains("1 file was left out"), "{run:#?}");
     assert!(std::fs::metadata(&archive).unwrap().len() < 1 << 20);
     lab.brig(["volume", "import", "copy", word, "--size", "16M", "--inodes", "64"]).succeeded();
     assert_eq!(content(&lab, "copy", "shut/in"), "in\n");
@@ -451,4 +453,32 @@ fn a_volume_of_an_ordinary_user_is_replaced_at_the_end_of_each_task_that_wrote_i
     assert!(run.stderr.contains("leave --root-inside out"), "{run:#?}");
     assert_eq!(std::fs::read_dir(lab.store().join("live")).unwrap().count(), 0);
     lab.assert_clean();
+}
+
+#[test]
+fn a_volume_of_root_and_one_of_an_ordinary_user_are_not_mistaken_for_each_other() {
+    let Some(lab) = Lab::root() else { return };
+    let program = lab.path().join("brig");
+    std::fs::copy(program_under_test(), &program).unwrap();
+    for path in [lab.path(), &program] {
+        executable(path, 0o755);
+    }
+    let store = lab.directory("store");
+    std::os::unix::fs::chown(&store, Some(54_321), Some(54_321)).unwrap();
+    lab.file("tree/file", "of the user\n");
+    let script = "tar -C tree -c . | setpriv --reuid 54321 --regid 54321 --clear-groups ./brig volume --store store import data -";
+    let done = std::process::Command::new("sh").args(["-c", script]).current_dir(lab.path()).output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let words = ["`data`", "an ordinary user made it in this store, in another form"];
+    let refused = |run: Run| {
+        run.refused(125, &words);
+        assert!(run.stderr.contains("export it there, and import it"), "{run:#?}");
+    };
+    for flags in [["--volume", "data:/v"], ["--volume", "data:/v:ro"], ["--cache", "data:/v"], ["--home", "data"]] {
+        refused(with(&lab, &flags).plain().run(["true"]));
+    }
+    for verb in [&["export", "data"][..], &["rm", "data"], &["fill", "data", "--", "true"]] {
+        refused(lab.brig([&["volume"], verb].concat()));
+    }
+    assert!(store.join("volumes/data/files.tar").exists());
 }

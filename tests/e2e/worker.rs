@@ -157,7 +157,7 @@ fn two_workers_of_one_port_are_refused() {
 
 #[test]
 fn two_workers_that_write_one_volume_are_refused() {
-    let Some(lab) = Lab::root() else { return };
+    let lab = Lab::new();
     write(&lab, "one", "command = [\"true\"]\nhome = \"shared\"\n");
     write(&lab, "two", "command = [\"true\"]\nvolumes = [\"shared:/data\"]\n");
     worker(&lab, &["diff"]).refused(125, &["the workers `one` and `two` write to the volume `shared`"]);

@@ -15,16 +15,22 @@ use super::volatile::WorkDirectory;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::DIRECTORY;
 use crate::sys::weaken;
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, fsync, open, openat, rename, stat, syncfs};
+use rustix::fs::{
+    CWD, FlockOperation, Mode, OFlags, XattrFlags, fgetxattr, flock, fsetxattr, fstat, fsync, open, openat, rename,
+    stat, syncfs,
+};
 use rustix::io::{Errno, pread};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
 };
+use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// The attribute of an archive with the number of files that are not in it.
+const LEFT_OUT: &CStr = c"user.brig.left_out";
 /// The time limit for a mount that the kernel removes asynchronously.
 const UNMOUNT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
@@ -118,6 +124,12 @@ impl VolumeImage {
         self.file.try_clone().failing(Kind::Store, || "keep the volume's files open")
     }
 
+    /// The number of files that are not in an archive: FIFOs, sockets and devices.
+    pub(crate) fn left_out(&self) -> u64 {
+        let mut count = [0; 8];
+        fgetxattr(&self.file, LEFT_OUT, &mut count).map_or(0, |_| u64::from_le_bytes(count))
+    }
+
     /// Mounts it: a detached mount, which keeps the lock.
     pub(crate) fn mount(self) -> Result<OwnedFd> {
         let device = attach_loop(self.file.as_fd(), self.access.flags())
@@ -205,7 +217,12 @@ impl NewVolumeImage {
         let step = || "make the archive of a volume";
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = open(new.path(), flags, Mode::from_raw_mode(0o600)).failing(Kind::Disk, step)?;
-        pack(new.directory.path(), File::from(file))?;
+        let same = file.try_clone().failing(Kind::Disk, step)?;
+        let left_out = pack(new.directory.path(), File::from(file))?;
+        if left_out > 0 {
+            // A file system without attributes has no count.
+            let _ = fsetxattr(&same, LEFT_OUT, &left_out.to_le_bytes(), XattrFlags::empty());
+        }
         Ok(new)
     }
 

@@ -6,7 +6,7 @@
 use super::Agent;
 use crate::error::{Kind, Result};
 use crate::files;
-use crate::sandbox::{Backend, HOME, LimitName, check_owner};
+use crate::sandbox::{Backend, HOME, LimitName, are_packed, check_owner};
 use crate::task::definition::{Definition, WorkspaceSource, hosted};
 use crate::task::store::Store;
 use std::path::Path;
@@ -64,8 +64,8 @@ impl Agent {
         if sandbox.mounts.iter().any(|mount| Path::new(HOME).starts_with(&mount.target)) {
             return temporary("a mount is in its place");
         }
-        // A volume needs what the disk limit needs: mke2fs and a loop device.
-        if sandbox.may_degrade.iter().any(|name| name == LimitName::Disk.word()) {
+        // Root's volume needs what the disk limit needs: mke2fs and a loop device.
+        if !are_packed() && sandbox.may_degrade.iter().any(|name| name == LimitName::Disk.word()) {
             return temporary("`--allow-degraded disk`: the machine may have no volumes; --home NAME uses one");
         }
         let root = match (&definition.image, &sandbox.rootfs) {

@@ -22,7 +22,7 @@ impl Store {
         };
         if are_packed() {
             std::io::copy(&mut File::from(image.file()?), &mut sink).failing(Kind::Store, step)?;
-            return Ok(0);
+            return Ok(image.left_out());
         }
         let mounted = image.mount().doing(step)?;
         pack_volume(volume_files(mounted.as_fd())?, sink).doing(step)

@@ -1,7 +1,7 @@
 //! The home of an agent: a volume for each agent and project, or a temporary one.
 
 use super::{NOTHING, SHELL, agent, folder, lab};
-use crate::support::{Image, Lab, Run};
+use crate::support::{Image, Lab, Run, is_root};
 
 const PERSISTS: &str = "brig: its home is the volume `claude-";
 const TEMPORARY: &str = "brig: its home is empty, and discarded at the end";
@@ -39,6 +39,10 @@ fn a_home_persists_for_its_agent_and_its_project() {
     }
     let explained = agent(&lab, &[], &["--explain"]).run(NOTHING).stdout;
     assert!(explained.contains("the volume `claude-"), "{explained}");
+    // Only root's volumes need what the disk limit needs.
+    let degraded = run(&lab, &["--allow-degraded", "disk"], "true");
+    let expected = if is_root() { TEMPORARY } else { PERSISTS };
+    assert!(degraded.stderr.contains(expected), "{degraded:#?}");
     let both = agent(&lab, &[], &["--fresh-home", "--home", "me"]).run(NOTHING);
     assert!(both.status == Some(125) && both.stderr.contains("--fresh-home"), "{both:#?}");
 }

@@ -140,6 +140,15 @@ impl Lab {
         ids
     }
 
+    /// Reaps until nothing is left. A child that a killed supervisor forked at its end holds its locks until it runs.
+    pub fn assert_reaped(&self) {
+        super::eventually("the next command removes what is left", || {
+            self.reap();
+            Remains::of(self).is_empty()
+        });
+        self.assert_clean();
+    }
+
     /// Asserts that nothing is left, now.
     pub fn assert_clean(&self) {
         let left = Remains::settled(self);
