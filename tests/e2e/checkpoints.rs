@@ -232,7 +232,7 @@ fn killed_supervisor_leaves_no_checkpoint_or_a_whole_one() {
         lab.brig(["task", "prune", "--keep", "0"]).succeeded();
     }
     assert!(made > 0 && made < kills, "kills on both sides of the end: {made}");
-    lab.assert_clean();
+    lab.assert_reaped();
 }
 
 #[test]
@@ -275,5 +275,5 @@ fn kill_at_any_moment_of_a_fork_a_rollback_and_a_resume_loses_nothing() {
         lab.brig(words.into_iter().chain(check)).succeeded();
     }
     receipt(&lab, &lab.ids().pop().unwrap());
-    lab.assert_clean();
+    lab.assert_reaped();
 }

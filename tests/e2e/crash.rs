@@ -57,11 +57,11 @@ fn after_a_kill_at_any_of_200_moments_the_next_command_leaves_nothing() {
         let ended: Vec<_> = tasks.into_iter().map(Started::finish).collect();
         lab.reap();
         if kills % 10 < 2 {
-            lab.assert_clean();
+            lab.assert_reaped();
         }
         drop(ended);
     }
-    lab.assert_clean();
+    lab.assert_reaped();
     let rows: serde_json::Value = serde_json::from_str(&lab.brig(["task", "ls", "--json"]).stdout).unwrap();
     let count = |outcome: &str| rows.as_array().unwrap().iter().filter(|row| row["outcome"] == outcome).count();
     let (lost, succeeded) = (count("lost"), count("succeeded"));
@@ -127,8 +127,7 @@ fn a_kill_while_a_repository_is_cloned_leaves_nothing() {
         std::thread::sleep(random.below(Duration::from_millis(400)));
         task.signal(Signal::KILL);
         task.finish();
-        lab.reap();
-        lab.assert_clean();
+        lab.assert_reaped();
         std::fs::remove_dir_all(lab.store().join("bases")).ok();
     }
 }

@@ -118,5 +118,5 @@ fn kill_at_any_moment_of_a_change_of_size_leaves_a_whole_disk() {
         }
     }
     assert_eq!(resume(&lab, &holder, &["--disk", "90M"]).ended_as("succeeded", 0).stderr, shown);
-    lab.assert_clean();
+    lab.assert_reaped();
 }

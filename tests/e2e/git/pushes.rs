@@ -96,7 +96,7 @@ fn killed_push_is_repeated() {
         lab.brig(words).succeeded();
         assert_eq!(host(&remote, &format!("git rev-parse {branch}")), host(&remote, "git rev-parse x0"));
     }
-    lab.assert_clean();
+    lab.assert_reaped();
 }
 
 #[test]
