@@ -130,20 +130,20 @@ impl Cgroup {
         self.groups.iter().try_for_each(|group| join_one(group, pid))
     }
 
-    /// Moves a helper of the container into the v1 groups that share out and count processor time, and into no other
-    /// group. The helper outlives the container, and the memory limit must not kill it. Returns whether
-    /// [`Cgroup::usage`] counts its time. A v2 group cannot be joined for its time alone.
-    pub(crate) fn join_time(&self, pid: i32) -> Result<bool> {
+    /// The `tasks` files, for [`enter`], of the v1 groups that share out and count processor time. A helper of the
+    /// container joins no other group: it outlives the container, and the memory limit must not kill it. Also returns
+    /// whether [`Cgroup::usage`] counts its time. A v2 group cannot be joined for its time alone.
+    pub(crate) fn time_files(&self) -> Result<(Vec<OwnedFd>, bool)> {
         const TIME: Controllers = Controllers::of(&[Controller::Cpu, Controller::Cpuacct]);
         let is_main = |group: &Group| self.main().is_some_and(|main| std::ptr::eq(main, group));
-        let mut is_counted = false;
+        let (mut files, mut is_counted) = (Vec::new(), false);
         for group in self.v1().filter(|group| !is_main(group)) {
             if group.controllers.and(TIME) == group.controllers && !group.controllers.is_empty() {
-                join_one(group, pid)?;
+                files.push(open_file(group, "tasks")?);
                 is_counted |= self.v2().is_none() && group.controllers.has(Controller::Cpuacct);
             }
         }
-        Ok(is_counted)
+        Ok((files, is_counted))
     }
 }
 

@@ -66,11 +66,18 @@ impl Prepared {
         Ok(Prepared { service, init })
     }
 
-    /// Starts the process. `user` is a host id; `None` keeps the caller's.
-    pub(super) fn start(self, user: Option<u32>, landlock_optional: bool, has_names: bool) -> Result<Gateway> {
+    /// Starts the process. `user` is a host id; `None` keeps the caller's. The process joins the cgroups of the files
+    /// `tasks` without help: to move another process takes 10 ms, a grace period of the kernel.
+    pub(super) fn start(
+        self,
+        user: Option<u32>,
+        tasks: &[OwnedFd],
+        landlock_optional: bool,
+        has_names: bool,
+    ) -> Result<Gateway> {
         let (channel, supervisor) = Channel::pair().failing(Kind::Egress, || "make a channel to the gateway")?;
         let filter = seccomp::compile(&filter())?; // only now: init builds meanwhile
-        let confinement = Confinement { user, filter: &filter, landlock_optional };
+        let confinement = Confinement { user, tasks, filter: &filter, landlock_optional };
         let task = Task { service: self.service, init: self.init, supervisor };
         let process = spawn_confined(&confinement, task).doing(|| "start the egress gateway")?;
         let ledger = Ledger::default();
@@ -110,11 +117,6 @@ impl Gateway {
     /// Readable when a message waits, or the gateway has ended.
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
-    }
-
-    /// Its pid.
-    pub(super) fn pid(&self) -> i32 {
-        self.process.pid()
     }
 
     /// The processor time that it has used.

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Confinement<'all> {
     /// Its user id; `None` keeps the caller's.
     pub user: Option<u32>,
+    /// The `tasks` files of the cgroups that it joins.
+    pub tasks: &'all [OwnedFd],
     /// The system calls that it may make.
     pub filter: &'all seccomp::Program,
     /// Whether a kernel without Landlock is accepted.
@@ -85,6 +87,7 @@ fn confine<Task: Work>(confinement: &Confinement<'_>, work: &Task) -> Result<Tas
         environment::wipe(); // a weakened build reads its switches later
     }
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).failing(Kind::Identity, || "block the signals")?;
+    crate::cgroup::enter(confinement.tasks).failing(Kind::Cgroup, || "move into the container's cgroup")?;
     let mut kept = work.descriptors();
     kept.push(work.parent());
     close_from(0, &kept).failing(Kind::Identity, || "close the descriptors of the parent")?;
@@ -109,10 +112,6 @@ fn confine<Task: Work>(confinement: &Confinement<'_>, work: &Task) -> Result<Tas
 }
 
 impl Confined {
-    pub(crate) fn pid(&self) -> i32 {
-        self.pid
-    }
-
     /// The processor time that it has used until now or until its end.
     pub(crate) fn time(&self) -> ProcessorTime {
         if self.reaped {

@@ -92,7 +92,7 @@ impl Monitor {
             Some((wish, channel)) => {
                 let channel = channel.try_clone().failing(Kind::Egress, step)?;
                 let prepared = Prepared::with_channel(wish.clone(), channel)?;
-                Some(prepared.start(range.as_ref().map(|range| range.base + USER), false, true)?)
+                Some(prepared.start(range.as_ref().map(|range| range.base + USER), &[], false, true)?)
             }
             None => None,
         };

@@ -181,7 +181,7 @@ pub(crate) fn launch(
     }
     if let Some(gateway) = gateway {
         // While init builds: its sockets wait in the channel, and connections in the sockets.
-        running.serve_by(gateway.start(gateway_user, gateway_landlock_optional, has_names)?)?;
+        running.serve_by(|tasks| gateway.start(gateway_user, tasks, gateway_landlock_optional, has_names))?;
     }
     Ok(running)
 }

@@ -114,12 +114,13 @@ impl Running {
         }
     }
 
-    /// Lets this gateway serve its network from now on, whose processor time is the container's.
-    pub(super) fn serve_by(&mut self, gateway: Gateway) -> Result<()> {
-        let gateway = self.gateway.insert(gateway);
-        if let Some(group) = &self.cgroup {
-            self.is_gateway_counted = group.0.join_time(gateway.pid())?;
-        }
+    /// Starts the gateway that serves its network. `start` receives the cgroups for the gateway's processor time, which
+    /// is the container's.
+    pub(super) fn serve_by(&mut self, start: impl FnOnce(&[OwnedFd]) -> Result<Gateway>) -> Result<()> {
+        let files = self.cgroup.as_ref().map(|group| group.0.time_files()).transpose()?;
+        let (tasks, is_counted) = files.unwrap_or_default();
+        self.gateway = Some(start(&tasks)?);
+        self.is_gateway_counted = is_counted;
         Ok(())
     }
 
