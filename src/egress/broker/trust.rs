@@ -36,22 +36,21 @@ pub(crate) struct Trust {
     pub authority: Vec<u8>,
     /// The name of the authority's file in OpenSSL's certificate folder.
     pub hashed: Option<String>,
-    all: Vec<CertificateDer<'static>>,
 }
 
+/// The lines around a certificate (RFC 7468).
+const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
+const END: &[u8] = b"-----END CERTIFICATE-----";
 /// The password of every Java key store. It protects nothing and is in the manuals.
 const PASSWORD: &str = "changeit";
 
 impl Trust {
     /// Combines an authority's certificate with the machine's.
     pub(crate) fn new(certificate: &[u8], roots: Option<&[u8]>) -> Trust {
-        let of_machine = CertificateDer::pem_slice_iter(roots.unwrap_or_default()).filter_map(Result::ok);
-        let mut all: Vec<_> = of_machine.collect();
-        let machine = all.iter().map(|each| pem(each)).collect::<String>().into_bytes();
-        all.push(CertificateDer::from(certificate.to_vec()));
+        let machine = certificates_in(roots.unwrap_or_default());
         let authority = pem(certificate).into_bytes();
         let hashed = file_hash(certificate).map(|hash| format!("{hash}.0"));
-        Trust { machine, authority, hashed, all }
+        Trust { machine, authority, hashed }
     }
 
     /// All certificates, one after the other.
@@ -61,15 +60,41 @@ impl Trust {
 
     /// All certificates as a Java key store.
     pub(crate) fn java(&self) -> Vec<u8> {
-        java_store(&self.all)
+        let all: Vec<_> = CertificateDer::pem_slice_iter(&self.bundle()).filter_map(Result::ok).collect();
+        java_store(&all)
     }
+}
+
+/// The certificates of a PEM text, without the rest of it. Their text stays as it is: to decode 150 certificates takes
+/// as long as the rest of the broker's start.
+fn certificates_in(text: &[u8]) -> Vec<u8> {
+    let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=".contains(byte);
+    let (mut found, mut block) = (Vec::with_capacity(text.len() + 1), None::<Vec<u8>>);
+    for line in text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii) {
+        match &mut block {
+            _ if line == BEGIN => block = Some([BEGIN, b"\n"].concat()),
+            Some(lines) if line == END => {
+                found.append(lines);
+                found.extend_from_slice(END);
+                found.push(b'\n');
+                block = None;
+            }
+            Some(lines) if line.iter().all(is_base64) => {
+                lines.extend_from_slice(line);
+                lines.push(b'\n');
+            }
+            _ => block = None,
+        }
+    }
+    found
 }
 
 /// A certificate as text (RFC 7468).
 fn pem(certificate: &[u8]) -> String {
     let base64 = STANDARD.encode(certificate);
     let lines: Vec<_> = base64.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
-    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+    let [begin, end] = [BEGIN, END].map(String::from_utf8_lossy);
+    format!("{begin}\n{}\n{end}\n", lines.join("\n"))
 }
 
 /// A key store in Java's oldest form (JKS, version 2), which every Java reads: trusted certificates, and a digest
@@ -114,7 +139,6 @@ mod tests {
         let trust = Trust::new(&made.certificate, Some(roots.trim_end().as_bytes()));
         let all: Vec<_> = CertificateDer::pem_slice_iter(&trust.bundle()).map(Result::unwrap).collect();
         assert_eq!(all, [CertificateDer::from(other.certificate), CertificateDer::from(made.certificate)]);
-        assert_eq!(all, trust.all);
     }
 
     #[test]
@@ -122,7 +146,10 @@ mod tests {
         let made = make_authority(&["a.test"]).unwrap();
         let certificate = pem(&make_authority(&["b.test"]).unwrap().certificate);
         let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
-        let trust = Trust::new(&made.certificate, Some(format!("note\n{key}{certificate}").as_bytes()));
+        let begun = "-----BEGIN CERTIFICATE-----\nAAAA\n";
+        let other = format!("{begun}a note: of the caller\n-----END CERTIFICATE-----\n{begun}{key}");
+        let text = format!("note\n{other}{key}{}{begun}", certificate.replace('\n', "\r\n"));
+        let trust = Trust::new(&made.certificate, Some(text.as_bytes()));
         assert_eq!(String::from_utf8(trust.machine).unwrap(), certificate);
     }
 
