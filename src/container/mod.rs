@@ -15,7 +15,7 @@ pub(crate) use crate::mounts::disk::volatile::{
     backing_name, is_abandoned as is_begun_disk_abandoned, reap as remove_begun_disk,
 };
 pub(crate) use crate::mounts::disk::volume::{ImageAccess, NewVolumeImage, Opened, VolumeImage, files as volume_files};
-pub(crate) use crate::mounts::sandbox::{PackedVolume, VolumeFiles};
+pub(crate) use crate::mounts::sandbox::{PackedVolume, PendingVolume, VolumeFiles};
 pub(crate) use crate::sys::seccomp::{let_through, next_waiting, refuse};
 pub(crate) use check::{Checked, Possible, check, nested, possible, privileged, thoroughly as check_thoroughly};
 pub(crate) use gateway::Wish;

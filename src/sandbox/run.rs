@@ -19,10 +19,10 @@ use super::submounts::{self, Submounts};
 use super::supervise::{Findings, Watch};
 use super::system;
 use super::trust;
-use crate::container::VolumeFiles;
+use crate::container::PendingVolume;
 use crate::container::{self, Checked, HostPaths, Running};
 use crate::egress::Ledger;
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::files::Pinned;
 use crate::process::{Stdio, Terminal};
 use crate::spec::Container;
@@ -42,7 +42,7 @@ pub(crate) struct Site {
     /// Directories.
     pub paths: HostPaths,
     /// The volumes, in the order of [`Options::all_volumes`].
-    pub volumes: Vec<VolumeFiles>,
+    pub volumes: Vec<PendingVolume>,
     /// Whether standard input is passed on.
     pub forward_input: bool,
     /// Whether the command's input stays open for attached clients.
@@ -119,7 +119,11 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<PendingSandbox<'_>>
         (streams, Stdio::Descriptors { input: ends.input, output: ends.output, error: ends.error })
     };
     let gateway = options.network.gateway(options.broker.as_ref());
-    let started = container::launch(spec, &checked, &site.paths, stdio, handed, gateway, site.volumes).map(|running| {
+    let names = options.all_volumes().into_iter().map(|volume| volume.name);
+    let volumes = site.volumes.into_iter().zip(names);
+    let volumes = volumes.map(|(volume, name)| volume.wait().doing(|| format!("use the volume `{name}`")));
+    let volumes = volumes.collect::<Result<_>>()?;
+    let started = container::launch(spec, &checked, &site.paths, stdio, handed, gateway, volumes).map(|running| {
         let (forward_input, launched) = (site.forward_input, Instant::now());
         let disk_file = site.paths.disk.named().map(Path::to_owned);
         Started {

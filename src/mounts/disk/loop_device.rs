@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A configured loop device; it stays attached while this is open or mounted.
+#[derive(Debug)]
 pub(super) struct LoopDevice {
     pub path: String,
     pub open: OwnedFd,

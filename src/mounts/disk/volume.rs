@@ -9,11 +9,12 @@
 use super::description::Size;
 use super::format;
 pub(crate) use super::format::VOLUME_FILES;
-use super::loop_device::attach_loop;
+use super::loop_device::{LoopDevice, attach_loop};
 use super::template::copy_allocated;
 use super::volatile::WorkDirectory;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::DIRECTORY;
+use crate::sys::clone::{Side, clone_process, close_from, exit, wait};
 use crate::sys::weaken;
 use rustix::fs::{
     CWD, FlockOperation, Mode, OFlags, XattrFlags, fgetxattr, flock, fsetxattr, fstat, fsync, open, openat, rename,
@@ -34,6 +35,7 @@ const LEFT_OUT: &CStr = c"user.brig.left_out";
 /// The time limit for a mount that the kernel removes asynchronously.
 const UNMOUNT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
+const STEP: &str = "mount the volume's image";
 
 /// The use of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,9 +134,28 @@ impl VolumeImage {
 
     /// Mounts it: a detached mount, which keeps the lock.
     pub(crate) fn mount(self) -> Result<OwnedFd> {
+        let configured = self.configure()?;
+        fsconfig_create(&configured.context).failing(Kind::Disk, || STEP)?;
+        configured.attach()
+    }
+
+    /// The same in a child process. The caller has one thread.
+    pub(crate) fn begin_mount(self) -> Result<PendingMount> {
+        let configured = self.configure()?;
+        match clone_process(0, None).failing(Kind::Internal, || STEP)? {
+            Side::Child => {
+                let done =
+                    close_from(0, &[configured.context.as_fd()]).and_then(|()| fsconfig_create(&configured.context));
+                exit(done.map_or_else(|errno| errno.raw_os_error(), |()| 0))
+            }
+            Side::Parent(_, child) => Ok(PendingMount { configured, child }),
+        }
+    }
+
+    fn configure(self) -> Result<ConfiguredMount> {
         let device = attach_loop(self.file.as_fd(), self.access.flags())
             .map_err(|error| error.hint("a volume needs a loop device: load the module (`modprobe loop`)"))?;
-        let step = || "mount the volume's image";
+        let step = || STEP;
         let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Disk, step)?;
         fsconfig_set_string(&context, "source", device.path.as_str()).failing(Kind::Disk, step)?;
         fsconfig_set_string(&context, "errors", "remount-ro").failing(Kind::Disk, step)?;
@@ -146,13 +167,56 @@ impl VolumeImage {
         for flag in flags {
             fsconfig_set_flag(&context, flag).failing(Kind::Disk, step)?;
         }
-        fsconfig_create(&context).failing(Kind::Disk, step)?;
         let mut attributes =
             MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
         if self.access == ImageAccess::Read {
             attributes |= MountAttrFlags::MOUNT_ATTR_RDONLY;
         }
-        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).failing(Kind::Disk, step)
+        Ok(ConfiguredMount { context, attributes, _device: device })
+    }
+}
+
+/// A mount whose file system is not read yet.
+#[derive(Debug)]
+struct ConfiguredMount {
+    context: OwnedFd,
+    attributes: MountAttrFlags,
+    /// The kernel removes a loop device after its last user.
+    _device: LoopDevice,
+}
+
+impl ConfiguredMount {
+    /// The detached mount, after the file system was read.
+    fn attach(&self) -> Result<OwnedFd> {
+        fsmount(&self.context, FsMountFlags::FSMOUNT_CLOEXEC, self.attributes).failing(Kind::Disk, || STEP)
+    }
+}
+
+/// An image that a child process mounts. The mount writes the superblock and waits for the host's disk, 6 ms and more;
+/// the supervisor prepares the sandbox meanwhile.
+#[derive(Debug)]
+pub(crate) struct PendingMount {
+    configured: ConfiguredMount,
+    child: OwnedFd,
+}
+
+impl PendingMount {
+    /// Waits for the detached mount.
+    pub(crate) fn wait(self) -> Result<OwnedFd> {
+        let ended = wait(self.child.as_fd()).failing(Kind::Internal, || STEP)?;
+        match ended.and_then(|status| status.exit_status()) {
+            Some(0) => {}
+            Some(errno) => return Err(Errno::from_raw_os_error(errno)).failing(Kind::Disk, || STEP),
+            None => return Err(Error::new(Kind::Internal, "the child process was killed").doing(STEP)),
+        }
+        self.configured.attach()
+    }
+}
+
+impl Drop for PendingMount {
+    fn drop(&mut self) {
+        // `wait` may have reaped it.
+        let _ = wait(self.child.as_fd());
     }
 }
 

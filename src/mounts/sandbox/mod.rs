@@ -15,7 +15,7 @@ mod secrets;
 pub(crate) mod skeleton;
 mod volume;
 
-pub(crate) use plan::{PackedVolume, Plan, Restore, VolumeFiles};
+pub(crate) use plan::{PackedVolume, PendingVolume, Plan, Restore, VolumeFiles};
 
 use super::cover::{Covers, mask, read_only};
 use super::disk::Pending;

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::mounts::disk::Pending;
+use crate::mounts::disk::volume::PendingMount;
 use crate::spec::root::{FileSystem, Ids, Owner, Root, Shown, Step};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -20,6 +21,25 @@ pub(crate) enum VolumeFiles {
     Mounted(OwnedFd),
     /// An archive, since an ordinary user may mount no image. Init unpacks it into memory.
     Packed(PackedVolume),
+}
+
+/// The files of a volume on their way.
+#[derive(Debug)]
+pub(crate) enum PendingVolume {
+    /// They are ready.
+    Ready(VolumeFiles),
+    /// A child process mounts the image.
+    Mounting(PendingMount),
+}
+
+impl PendingVolume {
+    /// Waits for the files.
+    pub(crate) fn wait(self) -> Result<VolumeFiles> {
+        match self {
+            PendingVolume::Ready(files) => Ok(files),
+            PendingVolume::Mounting(mount) => mount.wait().map(VolumeFiles::Mounted),
+        }
+    }
 }
 
 /// The archive of a volume, and the caps of its files.

@@ -8,7 +8,8 @@ use super::record::{VolumePaths, VolumeSize, step_of, step_of_name};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::Lock;
 use crate::sandbox::{
-    ImageAccess, NewVolumeImage, Volume, VolumeAccess, VolumeFiles, VolumeImage, are_packed, volume_files,
+    ImageAccess, NewVolumeImage, PendingVolume, Volume, VolumeAccess, VolumeFiles, VolumeImage, are_packed,
+    volume_files,
 };
 use crate::task::definition::Definition;
 use crate::task::definition::image::Opened;
@@ -39,7 +40,7 @@ pub(crate) struct FirstUse<'task> {
 #[derive(Debug, Default)]
 pub(crate) struct TaskVolumes {
     /// For init, in the order of the task's volumes.
-    pub files: Vec<VolumeFiles>,
+    pub files: Vec<PendingVolume>,
     /// The copy that replaces a volume.
     pub fill: Option<Fill>,
     /// The locks of archives: no mount holds them.
@@ -96,10 +97,10 @@ impl TaskVolumes {
 
     fn show(&mut self, image: VolumeImage, paths: &VolumePaths<'_>) -> Result<()> {
         if !are_packed() {
-            self.files.push(VolumeFiles::Mounted(image.mount()?));
+            self.files.push(PendingVolume::Mounting(image.begin_mount()?));
             return Ok(());
         }
-        self.files.push(packed::shown(image.file()?, paths.existing()?.size));
+        self.files.push(PendingVolume::Ready(packed::shown(image.file()?, paths.existing()?.size)));
         self.locks.push(image);
         Ok(())
     }
@@ -135,7 +136,7 @@ impl TaskVolumes {
         let mounted = new.mount()?;
         begin_files(&mounted, volume, first)?;
         new.publish(mounted.as_fd(), &paths.image())?;
-        self.files.push(VolumeFiles::Mounted(mounted));
+        self.files.push(PendingVolume::Ready(VolumeFiles::Mounted(mounted)));
         Ok(())
     }
 
@@ -150,7 +151,7 @@ impl TaskVolumes {
                 Some(earlier) => earlier.file()?,
                 None => first_archive(&paths, volume, first)?.archive()?.into(),
             };
-            self.files.push(packed::shown(archive, paths.existing()?.size));
+            self.files.push(PendingVolume::Ready(packed::shown(archive, paths.existing()?.size)));
             None
         } else {
             let image = match &earlier {
@@ -161,7 +162,7 @@ impl TaskVolumes {
             if earlier.is_none() {
                 begin_files(&mounted, volume, first)?;
             }
-            self.files.push(VolumeFiles::Mounted(mounted));
+            self.files.push(PendingVolume::Ready(VolumeFiles::Mounted(mounted)));
             Some(image)
         };
         self.fill = Some(Fill { name: volume.name.clone(), image, _lock: lock });
