@@ -16,7 +16,8 @@ import tarfile
 # World-writable directories with the sticky bit, as usual.
 OPEN = {"tmp", "var/tmp", "run/lock", "dev/shm"}
 KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=\s:,-]{100}")
-TOKEN = re.compile(rb"\b(ghp_[A-Za-z0-9]{36}|github_pat_\w{60}|AKIA[0-9A-Z]{16}|sk-[A-Za-z0-9]{40}|xox[bp]-[0-9A-Za-z-]{20,}|npm_[A-Za-z0-9]{36})\b")
+# The keys in the manuals of AWS end with EXAMPLE.
+TOKEN = re.compile(rb"\b(ghp_[A-Za-z0-9]{36}|github_pat_\w{60}|AKIA[0-9A-Z]{9}(?!EXAMPLE)[0-9A-Z]{7}|sk-[A-Za-z0-9]{40}|xox[bp]-[0-9A-Za-z-]{20,}|npm_[A-Za-z0-9]{36})\b")
 PASSWORD = re.compile(rb"^[^:]+:\$", re.M)
 LARGEST = 32 << 20
 # The library contains the published keys of its self-tests.

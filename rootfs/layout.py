@@ -2,7 +2,9 @@
 """Writes root file systems as one OCI layout: an index with an image for each architecture, and a list of the packages of each
 as SPDX. Refuses a root that fails the audit (audit.py).
 
-usage: layout.py --variant NAME --suite NAME --epoch SECONDS OUTPUT ARCHITECTURE=ROOT.tar...
+usage: layout.py --variant NAME --suite NAME --epoch SECONDS --programs LINES OUTPUT ARCHITECTURE=ROOT.tar[,LAYER.tar...]...
+
+LINES: a registry (pypi, npm), a package and a version each, for the bill of materials.
 """
 import argparse
 import gzip
@@ -10,15 +12,17 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tarfile
 import time
+import urllib.parse
 
 import audit
 
 parser = argparse.ArgumentParser()
-for name in ("variant", "suite", "epoch"):
+for name in ("variant", "suite", "epoch", "programs"):
     parser.add_argument(f"--{name}", required=True)
 parser.add_argument("output")
 parser.add_argument("roots", nargs="+")
@@ -89,6 +93,14 @@ def packages(status):
 def bill(status, architecture, name):
     """What is in the image, as SPDX 2.3."""
     listed = []
+    for registry, package, version in (line.split() for line in arguments.programs.splitlines() if line):
+        listed.append({
+            "SPDXID": "SPDXRef-Package-" + re.sub("[^A-Za-z0-9.]+", "-", f"{registry}-{package}"), "name": package, "versionInfo": version,
+            "downloadLocation": "NOASSERTION", "licenseConcluded": "NOASSERTION", "licenseDeclared": "NOASSERTION",
+            "copyrightText": "NOASSERTION", "filesAnalyzed": False,
+            "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
+                              "referenceLocator": f"pkg:{registry}/{urllib.parse.quote(package)}@{version}"}],
+        })
     for fields in sorted(packages(status), key=lambda each: each["Package"]):
         package, version, machine = fields["Package"], fields["Version"], fields["Architecture"]
         listed.append({
@@ -110,11 +122,14 @@ def bill(status, architecture, name):
 
 images, others = [], []
 for root in arguments.roots:
-    architecture, path = root.split("=", 1)
-    faults = audit.faults(path)
-    if faults:
-        sys.exit("layout.py: the root fails the audit:\n" + "\n".join(faults))
-    diff_id, packed, status = layer(path)
+    architecture, paths = root.split("=", 1)
+    layers = []
+    for path in paths.split(","):
+        faults = audit.faults(path)
+        if faults:
+            sys.exit(f"layout.py: {os.path.basename(path)} fails the audit:\n" + "\n".join(faults))
+        layers.append((os.path.basename(path).removesuffix(".tar"), *layer(path)))
+    status = layers[0][3]
     config = {
         "created": created, "architecture": architecture, "os": "linux", **({"variant": "v8"} if architecture == "arm64" else {}),
         "config": {
@@ -123,13 +138,13 @@ for root in arguments.roots:
             "Labels": {"org.opencontainers.image.title": f"brig {arguments.variant}",
                        "org.opencontainers.image.version": arguments.suite},
         },
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{diff_id}"]},
-        "history": [{"created": created, "created_by": f"rootfs/build --variant {arguments.variant}"}],
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{diff_id}" for _, diff_id, _, _ in layers]},
+        "history": [{"created": created, "created_by": f"rootfs/build --variant {arguments.variant} ({name})"} for name, *_ in layers],
     }
     manifest = {
         "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
         "config": {"mediaType": "application/vnd.oci.image.config.v1+json", **document(config)},
-        "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", **packed}],
+        "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", **packed} for _, _, packed, _ in layers],
     }
     described = {"mediaType": manifest["mediaType"], **document(manifest)}
     platform = {"os": "linux", "architecture": architecture, **({"variant": "v8"} if architecture == "arm64" else {})}
@@ -140,7 +155,9 @@ for root in arguments.roots:
         "schemaVersion": 2, "mediaType": manifest["mediaType"], "artifactType": "application/spdx+json", "config": empty,
         "layers": [{"mediaType": "application/spdx+json", **spdx}], "subject": described,
     })})
-    print(f"{architecture}: {packed['size'] / 1e6:.1f} MB packed, {len(list(packages(status)))} packages")
+    for name, _, packed, _ in layers:
+        print(f"{name}: {packed['size'] / 1e6:.1f} MB packed")
+    print(f"{architecture}: {len(list(packages(status)))} packages of Debian")
 
 index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": images}
 top = {"mediaType": index["mediaType"], **document(index),
