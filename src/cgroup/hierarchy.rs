@@ -168,7 +168,10 @@ impl Hierarchy {
             let names = tree.controllers.iter().filter(|&each| Purpose::Container.optional().has(each));
             names.map(move |each| (each.name_v1().to_owned(), directory(tree)))
         });
-        let v2 = self.v2.iter().map(|tree| (String::new(), directory(tree)));
+        let v2 = self.v2.iter().map(|tree| match (path, tree.base()) {
+            (Some(CgroupPath::Relative(path)), Some(base)) => (String::new(), join(&base, path)),
+            _ => (String::new(), directory(tree)),
+        });
         v2.chain(v1).chain(self.systemd.iter().map(|tree| ("systemd".to_owned(), directory(tree)))).collect()
     }
 }
@@ -177,6 +180,17 @@ impl Tree {
     /// The directory of this process's own group.
     pub(super) fn own_directory(&self) -> PathBuf {
         join(&self.mount, &self.own)
+    }
+
+    /// The v2 group below which the relative path of a container is. Root: the one above the own group, whose processes
+    /// forbid controllers for children. Other users: the delegated one.
+    pub(super) fn base(&self) -> Option<PathBuf> {
+        if !rustix::process::geteuid().is_root() {
+            return self.delegated();
+        }
+        let own = self.own_directory();
+        let above = own.parent().filter(|parent| parent.starts_with(&self.mount));
+        Some(above.unwrap_or(&self.mount).to_path_buf())
     }
 
     /// The v2 group where this user may make groups. Root: the root group. Other users: the nearest delegated group above
@@ -298,6 +312,9 @@ mod tests {
         assert_eq!(found.layout(), Layout::Unified);
         let v2 = found.v2.unwrap();
         assert_eq!(v2.own_directory(), Path::new("/sys/fs/cgroup/user.slice/user-1000.slice/session-1.scope"));
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(v2.base().unwrap(), Path::new("/sys/fs/cgroup/user.slice/user-1000.slice"));
+        }
     }
 
     use std::io::Read;

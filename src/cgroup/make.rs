@@ -111,24 +111,24 @@ pub(super) fn make_v2(
     existing: Existing,
     made: &mut NewGroups,
 ) -> Result<Group> {
-    let own = tree.own_directory();
     let base = match path {
-        CgroupPath::Absolute(_) => tree.mount.clone(),
-        CgroupPath::Relative(_) if rustix::process::geteuid().is_root() => {
-            let beside: PathBuf =
-                own.parent().filter(|parent| parent.starts_with(&tree.mount)).unwrap_or(&tree.mount).into();
-            // systemd enables in each of its groups only the controllers that it needs there.
-            if !required.is_empty() && offered(&open(&beside)?, required)? != required {
-                enable_above(tree, &tree.mount, &beside, required)?;
-            }
-            beside
-        }
-        CgroupPath::Relative(_) | CgroupPath::Task(_) => tree.delegated().ok_or_else(|| {
-            Error::os(Kind::Cgroup, Errno::ACCESS)
-                .doing(format!("make a group in `{}`", own.display()))
-                .hint(permission_hint())
-        })?,
+        CgroupPath::Absolute(_) => Some(tree.mount.clone()),
+        CgroupPath::Relative(_) => tree.base(),
+        CgroupPath::Task(_) => tree.delegated(),
     };
+    let base = base.ok_or_else(|| {
+        Error::os(Kind::Cgroup, Errno::ACCESS)
+            .doing(format!("make a group in `{}`", tree.own_directory().display()))
+            .hint(permission_hint())
+    })?;
+    // systemd enables in each of its groups only the controllers that it needs there.
+    if matches!(path, CgroupPath::Relative(_))
+        && rustix::process::geteuid().is_root()
+        && !required.is_empty()
+        && offered(&open(&base)?, required)? != required
+    {
+        enable_above(tree, &tree.mount, &base, required)?;
+    }
     if !optional.is_empty() {
         // Below the root, the parent decides which controllers there are.
         optional = offered(&open(&base)?, optional)?;
