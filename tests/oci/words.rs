@@ -76,7 +76,9 @@ fn errors_have_the_words_that_engines_map() {
             lab.args(&["/bin/true"]);
             change(&mut lab);
             let done = run_by_runc(&lab);
-            assert!(done.status != 0 && done.err.contains(words) || name == "a broken program", "{name}: {}", done.err);
+            // runc 1.1.15 calls a directory a directory. Engines give both the status 126.
+            let knows = done.err.contains(words) || name == "a directory" && done.err.contains("is a directory");
+            assert!(done.status != 0 && knows || name == "a broken program", "{name}: {}", done.err);
         }
     }
 }
