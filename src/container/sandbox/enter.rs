@@ -135,7 +135,9 @@ impl Running {
             Err((refused, _)) => {
                 // An ending helper may still be in it; the sandbox's removal then removes it.
                 let _ = group.is_some_and(|group| group.try_remove());
-                Err(refused.into_error().doing(words))
+                let error = refused.into_error();
+                let has_ended = error.kind() == Kind::Namespace && self.ends_within(A_MOMENT);
+                Err(if has_ended { Error::new(Kind::State, "it has ended meanwhile") } else { error }.doing(words))
             }
         }
     }

@@ -21,7 +21,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A container whose command runs or ran. Drop ends and removes everything; [`Running::remove`] also reports what it
 /// did.
@@ -327,6 +327,12 @@ impl Running {
     /// Its first process, in our PID namespace.
     pub(crate) fn pid(&self) -> i32 {
         self.spawned.pid
+    }
+
+    /// Whether pid 1 ends within this time. It leaves its namespaces a moment before.
+    pub(super) fn ends_within(&self, limit: Duration) -> bool {
+        let mut wait = [PollFd::from_borrowed_fd(self.spawned.pidfd(), PollFlags::IN)];
+        Timespec::try_from(limit).is_ok_and(|limit| poll(&mut wait, Some(&limit)) == Ok(1))
     }
 
     /// The v2 cgroup in which its processes are born.
