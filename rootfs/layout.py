@@ -93,24 +93,21 @@ def packages(status):
 def bill(status, architecture, name):
     """What is in the image, as SPDX 2.3."""
     listed = []
-    for registry, package, version in (line.split() for line in arguments.programs.splitlines() if line):
+
+    def add(id, package, version, locator, **more):
         listed.append({
-            "SPDXID": "SPDXRef-Package-" + re.sub("[^A-Za-z0-9.]+", "-", f"{registry}-{package}"), "name": package, "versionInfo": version,
-            "downloadLocation": "NOASSERTION", "licenseConcluded": "NOASSERTION", "licenseDeclared": "NOASSERTION",
-            "copyrightText": "NOASSERTION", "filesAnalyzed": False,
-            "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
-                              "referenceLocator": f"pkg:{registry}/{urllib.parse.quote(package)}@{version}"}],
+            "SPDXID": f"SPDXRef-Package-{id}", "name": package, "versionInfo": version, "downloadLocation": "NOASSERTION",
+            "licenseConcluded": "NOASSERTION", "licenseDeclared": "NOASSERTION", "copyrightText": "NOASSERTION", "filesAnalyzed": False,
+            "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": locator}], **more,
         })
+
+    for registry, package, version in (line.split() for line in arguments.programs.splitlines() if line):
+        id = re.sub("[^A-Za-z0-9.]+", "-", f"{registry}-{package}")
+        add(id, package, version, f"pkg:{registry}/{urllib.parse.quote(package)}@{version}")
     for fields in sorted(packages(status), key=lambda each: each["Package"]):
         package, version, machine = fields["Package"], fields["Version"], fields["Architecture"]
-        listed.append({
-            "SPDXID": f"SPDXRef-Package-{package}", "name": package, "versionInfo": version, "downloadLocation": "NOASSERTION",
-            "supplier": "Organization: Debian", "licenseConcluded": "NOASSERTION", "licenseDeclared": "NOASSERTION",
-            "copyrightText": "NOASSERTION", "filesAnalyzed": False,
-            "sourceInfo": f"built from {fields.get('Source', package)}",
-            "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
-                              "referenceLocator": f"pkg:deb/debian/{package}@{version}?arch={machine}&distro={arguments.suite}"}],
-        })
+        add(package, package, version, f"pkg:deb/debian/{package}@{version}?arch={machine}&distro={arguments.suite}",
+            supplier="Organization: Debian", sourceInfo=f"built from {fields.get('Source', package)}")
     return {
         "spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": name,
         "documentNamespace": f"https://spdx.org/spdxdocs/{name}-{architecture}-{hashlib.sha256(status.encode()).hexdigest()[:16]}",

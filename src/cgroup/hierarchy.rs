@@ -159,20 +159,20 @@ impl Hierarchy {
     /// The directories of a container's groups at `path`, each with the name of its v1 controller (empty for v2).
     /// Without a path: those of the caller's own groups.
     pub(crate) fn directories(&self, path: Option<&CgroupPath>) -> Vec<(String, PathBuf)> {
-        let directory = |tree: &Tree| match path {
+        let directory = |tree: &Tree, is_v2: bool| match path {
             Some(CgroupPath::Absolute(path)) => join(&tree.mount, path),
-            Some(CgroupPath::Relative(path)) => join(&tree.own_directory(), path),
+            Some(CgroupPath::Relative(path)) => {
+                let base = if is_v2 { tree.base() } else { None };
+                join(&base.unwrap_or_else(|| tree.own_directory()), path)
+            }
             Some(CgroupPath::Task(_)) | None => tree.own_directory(),
         };
         let v1 = self.v1.iter().flat_map(|tree| {
             let names = tree.controllers.iter().filter(|&each| Purpose::Container.optional().has(each));
-            names.map(move |each| (each.name_v1().to_owned(), directory(tree)))
+            names.map(move |each| (each.name_v1().to_owned(), directory(tree, false)))
         });
-        let v2 = self.v2.iter().map(|tree| match (path, tree.base()) {
-            (Some(CgroupPath::Relative(path)), Some(base)) => (String::new(), join(&base, path)),
-            _ => (String::new(), directory(tree)),
-        });
-        v2.chain(v1).chain(self.systemd.iter().map(|tree| ("systemd".to_owned(), directory(tree)))).collect()
+        let v2 = self.v2.iter().map(|tree| (String::new(), directory(tree, true)));
+        v2.chain(v1).chain(self.systemd.iter().map(|tree| ("systemd".to_owned(), directory(tree, false)))).collect()
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::egress::world::World;
 use crate::escape::{WITHOUT_GROUP, attacker, executable, has_root_inside};
 use crate::hosted;
-use crate::support::{Image, Lab, Task, has_program, is_root, program_under_test, skip};
+use crate::support::{Image, Lab, Task, has_program, is_root, skip};
 use serde_json::json;
 use std::process::Command;
 
@@ -249,11 +249,7 @@ fn what_it_cannot_go_with_is_refused_in_one_line() {
         return;
     }
     // A user without subordinate ids.
-    let program = lab.path().join("brig");
-    std::fs::copy(program_under_test(), &program).unwrap();
-    for path in [lab.path(), &program] {
-        executable(path, 0o755);
-    }
+    let program = lab.program_for_others();
     let own = lab.directory("own");
     std::os::unix::fs::chown(&own, Some(54_321), Some(54_321)).unwrap();
     let done = Command::new("setpriv")

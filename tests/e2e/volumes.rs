@@ -1,9 +1,8 @@
 //! `--volume`, `--cache`, `--home` and `brig volume`: files that outlive tasks.
 
 use crate::crash::{Random, SEED, kills};
-use crate::escape::executable;
 use crate::hosted;
-use crate::support::{Image, Lab, Run, Task, eventually, program_under_test};
+use crate::support::{Image, Lab, Run, Task, eventually};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -458,16 +457,16 @@ fn a_volume_of_an_ordinary_user_is_replaced_at_the_end_of_each_task_that_wrote_i
 #[test]
 fn a_volume_of_root_and_one_of_an_ordinary_user_are_not_mistaken_for_each_other() {
     let Some(lab) = Lab::root() else { return };
-    let program = lab.path().join("brig");
-    std::fs::copy(program_under_test(), &program).unwrap();
-    for path in [lab.path(), &program] {
-        executable(path, 0o755);
-    }
     let store = lab.directory("store");
     std::os::unix::fs::chown(&store, Some(54_321), Some(54_321)).unwrap();
     lab.file("tree/file", "of the user\n");
-    let script = "tar -C tree -c . | setpriv --reuid 54321 --regid 54321 --clear-groups ./brig volume --store store import data -";
-    let done = std::process::Command::new("sh").args(["-c", script]).current_dir(lab.path()).output().unwrap();
+    let script = "tar -C tree -c . | setpriv --reuid 54321 --regid 54321 --clear-groups \"$1\" volume --store store import data -";
+    let done = std::process::Command::new("sh")
+        .args(["-c", script, "sh"])
+        .arg(lab.program_for_others())
+        .current_dir(lab.path())
+        .output()
+        .unwrap();
     assert!(done.status.success(), "{done:?}");
     let words = ["`data`", "an ordinary user made it in this store, in another form"];
     let refused = |run: Run| {

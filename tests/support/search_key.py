@@ -1,6 +1,7 @@
 """Searches a sandbox for the key of its agent: files, variables, and the memory of all other processes.
 
-Run as a command of the agent. The key is in parts here, so that a record of the command is no find.
+An agent runs this program as a command. The program contains the key in parts, so that a record of the command does not
+contain the key.
 """
 
 import os, re

@@ -8,7 +8,7 @@ use crate::mounts::device;
 use crate::ns::{self, IdMap, Maps, Namespaces};
 use crate::process::{Capabilities, Identity, UserNamespace};
 use crate::seccomp;
-use crate::spec::config::check::{clean, has, sysctl_path};
+use crate::spec::config::check::{clean, has, is_new, sysctl_path};
 use crate::spec::config::linux::{Device, IdMapping, Namespace, NamespaceKind};
 use crate::spec::config::process::{self as wish, Process};
 use crate::spec::config::{self, Config};
@@ -86,13 +86,12 @@ fn has_own_users(user: &UserNamespace) -> bool {
 /// cgroup namespace, and a writable cgroup mount (runtime-spec, "Cgroup ownership").
 pub(super) fn group_owner(config: &Config, user: &UserNamespace) -> Option<u32> {
     let UserNamespace::Mapped(maps) = user else { return None };
-    let is_new = |kind| config.linux.namespaces.iter().any(|each| each.kind == kind && each.path.is_empty());
     let writable = config.mounts.iter().any(|mount| {
         matches!(mount.kind.as_str(), "cgroup" | "cgroup2")
             && !mount.options.iter().any(|word| word == "ro" || word == "rro")
     });
     let root = maps.uid.iter().find(|line| line.inside == 0)?;
-    (is_new(NamespaceKind::Cgroup) && writable).then_some(root.outside)
+    (is_new(config, NamespaceKind::Cgroup) && writable).then_some(root.outside)
 }
 
 fn lines(maps: &[IdMapping]) -> Vec<IdMap> {
@@ -274,7 +273,7 @@ pub(super) fn bundle(
         read_only: config.root.as_ref().is_some_and(|root| root.readonly),
         cap: RefCell::default(),
         own_mounts: has(config, NamespaceKind::Mount),
-        new_mounts: linux.namespaces.iter().any(|each| each.kind == NamespaceKind::Mount && each.path.is_empty()),
+        new_mounts: is_new(config, NamespaceKind::Mount),
         entry,
         propagation: propagation(&linux.rootfs_propagation),
         mounts,

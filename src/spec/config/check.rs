@@ -59,6 +59,11 @@ pub(crate) fn has(config: &Config, kind: NamespaceKind) -> bool {
     config.linux.namespaces.iter().any(|each| each.kind == kind)
 }
 
+/// Whether the container has a new namespace of this kind, which it does not join by a path.
+pub(crate) fn is_new(config: &Config, kind: NamespaceKind) -> bool {
+    config.linux.namespaces.iter().any(|each| each.kind == kind && each.path.is_empty())
+}
+
 /// Whether the container's network namespace is another one than the caller's. Docker names its own for `--network host`.
 pub(crate) fn has_separate_network(config: &Config) -> bool {
     let network = config.linux.namespaces.iter().find(|each| each.kind == NamespaceKind::Network);
@@ -122,7 +127,7 @@ fn namespaces(config: &Config, faults: &mut Vec<String>) {
             faults.push(format!("namespace `{}`: the path holds a NUL", namespace.kind.word()));
         }
     }
-    let new_user = linux.namespaces.iter().any(|each| each.kind == NamespaceKind::User && each.path.is_empty());
+    let new_user = is_new(config, NamespaceKind::User);
     let maps = !linux.uid_mappings.is_empty() || !linux.gid_mappings.is_empty();
     if maps && !has(config, NamespaceKind::User) {
         faults.push("User namespace mappings specified, but USER namespace isn't enabled in the config".into());
@@ -146,7 +151,7 @@ fn namespaces(config: &Config, faults: &mut Vec<String>) {
             }
         }
     }
-    let new_time = linux.namespaces.iter().any(|each| each.kind == NamespaceKind::Time && each.path.is_empty());
+    let new_time = is_new(config, NamespaceKind::Time);
     if !linux.time_offsets.is_empty() && !new_time {
         faults.push("time namespace offsets are given, but no new TIME namespace is asked for".into());
     }

