@@ -78,6 +78,12 @@ impl Protections {
             let words = format!("unknown annotation `{}`: the keys are {known}, {SECRET}NAME", key.escape_debug());
             return Err(Error::new(Kind::Spec, words));
         }
+        // Podman before 5 reads its flag as CSV and takes quotes away. A later one keeps them in the key.
+        let quoted = |key: &&String| key.starts_with(is_quote) && key.trim_start_matches(is_quote).starts_with(PREFIX);
+        if let Some(key) = annotations.keys().find(quoted) {
+            let words = format!("annotation `{}` begins with a quote or a space: remove it", key.escape_debug());
+            return Err(Error::new(Kind::Spec, words));
+        }
         let get = |key: &str| annotations.get(key).map(String::as_str);
         let agent_filter = match get(SECCOMP) {
             None => false,
@@ -180,6 +186,10 @@ impl Protections {
     }
 }
 
+fn is_quote(letter: char) -> bool {
+    matches!(letter, '"' | '\'' | ' ')
+}
+
 fn is_known(key: &str) -> bool {
     KEYS.contains(&key) || key.strip_prefix(SECRET).is_some_and(|name| !name.is_empty())
 }
@@ -256,6 +266,8 @@ mod tests {
         for (key, value) in [
             ("dev.brig.seccom", "agent"),
             ("dev.brig.", ""),
+            ("'dev.brig.disk", "1G'"),
+            (" dev.brig.disk", "1G"),
             (SECCOMP, "none"),
             (SECCOMP, ""),
             (DISK, "much"),
