@@ -111,3 +111,65 @@ fn man_pages_and_completions_have_every_verb() {
 fn the_definition_of_the_command_line_is_sound() {
     Arguments::command().debug_assert();
 }
+
+/// The commands of `brig` in the blocks of a page, as words after `brig`. A further line follows `\` or begins with `> `.
+fn commands(page: &str) -> Vec<Vec<String>> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut block = None;
+    for line in page.lines() {
+        let line = line.trim_start();
+        let is_inside = block.is_some_and(|language| ["", "console", "sh"].contains(&language));
+        if let Some(language) = line.strip_prefix("```") {
+            block = block.is_none().then_some(language);
+        } else if is_inside && lines.last().is_some_and(|line| line.ends_with('\\')) {
+            let first = lines.pop().unwrap();
+            lines.push(format!("{} {}", first.trim_end_matches('\\'), line.trim_start_matches("> ")));
+        } else if is_inside {
+            lines.push(line.to_owned());
+        }
+    }
+    lines.iter().filter_map(|line| first_command(line)).collect()
+}
+
+/// The first command of brig in a line of shell.
+fn first_command(line: &str) -> Option<Vec<String>> {
+    let at = line.find("brig ").filter(|at| {
+        let before = &line[..*at];
+        ["", "$ ", "> ", ">   "].contains(&before)
+            || ["$(", "| ", "&& ", "do ", "sudo "].iter().any(|end| before.ends_with(end))
+    })?;
+    let is_output = line.starts_with("brig: ");
+    let words = shlex::split(&line[at..]).filter(|_| !is_output)?;
+    let is_end = |word: &str| ["|", ">", ">>", "<", "&&", "&", "||"].contains(&word);
+    let end = words.iter().position(|word| is_end(word) || word.ends_with(';')).unwrap_or(words.len());
+    let last = words.get(end).and_then(|word| word.strip_suffix(';')).map(str::to_owned);
+    Some(words[1..end].iter().cloned().chain(last).collect())
+}
+
+#[test]
+fn the_commands_of_all_pages_are_understood() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = [root.to_owned(), root.join("docs"), root.join("docs/howto")];
+    let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()));
+    let of_oci: Vec<_> = oci::commands::all().into_iter().map(|verb| verb.get_name().to_owned()).collect();
+    let (mut number, mut mistakes) = (0, Vec::new());
+    for file in files.filter(|file| file.extension().is_some_and(|end| end == "md") && !file.ends_with("docs/cli.md")) {
+        for words in commands(&std::fs::read_to_string(&file).unwrap()) {
+            number += 1;
+            let os: Vec<_> = ["brig".to_owned()].into_iter().chain(words.clone()).map(Into::into).collect();
+            let mut line: Vec<_> = vec!["brig".to_owned()];
+            line.extend(super::task::short_form(&os).map(|_| "task".to_owned()));
+            line.extend(words);
+            // Their operands are not in the definition for clap.
+            if of_oci.contains(&line[1]) {
+                continue;
+            }
+            if let Err(error) = whole().try_get_matches_from(&line)
+                && error.use_stderr()
+            {
+                mistakes.push(format!("{}: {line:?}: {error}", file.display()));
+            }
+        }
+    }
+    assert!(number > 150 && mistakes.is_empty(), "{number} commands; {}", mistakes.join("\n"));
+}

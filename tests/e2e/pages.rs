@@ -1,11 +1,13 @@
 //! The commands of the how-to pages, run as they are written, with their output.
 //!
+//! A block that is marked `python` is a program. The block `text` behind it is its output.
+//!
 //! A block of a page that is marked `console` has commands after `$ `, and their further lines after `> `. Below each is
 //! its output with standard error. `…` matches the rest of a line up to the words behind it, and a line that has `…`
 //! alone matches any lines. A last line `[N]` is an exit status that is not 0. The commands of one page share a shell,
 //! in a home with a repository at `~/src/app`, its remote at `~/remote/app.git`, and a scripted agent.
 
-use crate::support::{Lab, program, skip};
+use crate::support::{Lab, is_root, program, skip};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -41,11 +43,22 @@ struct Step {
 
 fn steps(page: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
-    let mut is_inside = false;
+    let mut language = None;
     for line in page.lines() {
-        if line.starts_with("```") {
-            is_inside = line == "```console";
-        } else if !is_inside {
+        if let Some(word) = line.strip_prefix("```") {
+            if language == Some("python") {
+                steps.last_mut().unwrap().command += "END-OF-PROGRAM";
+            }
+            language = language.is_none().then_some(word);
+            if language == Some("python") {
+                let command = "python3 - << 'END-OF-PROGRAM'\n".to_owned();
+                steps.push(Step { command, output: Vec::new(), status: 0 });
+            }
+        } else if language == Some("python") {
+            steps.last_mut().unwrap().command += &format!("{line}\n");
+        } else if language == Some("text") {
+            steps.last_mut().unwrap().output.push(line.to_owned());
+        } else if language != Some("console") {
         } else if let Some(command) = line.strip_prefix("$ ") {
             steps.push(Step { command: command.to_owned(), output: Vec::new(), status: 0 });
         } else if let Some(step) = steps.last_mut() {
@@ -88,14 +101,35 @@ fn all_match(shown: &[String], lines: &[&str]) -> bool {
     }
 }
 
+/// A server of the machine at port 3000, which has the file `hello`. It ends with the shell.
+const SERVER: &str =
+    "echo hello > hello; python3 -m http.server 3000 --bind 127.0.0.1 > /dev/null 2>&1 & trap 'kill %1' EXIT
+    until curl -so /dev/null http://127.0.0.1:3000/; do sleep 0.1; done";
+
+/// The root file system of a program alone, as the archive `rootfs.tar` and as the image `debian:12`.
+const IMAGE: &str =
+    "mkdir -p root/bin root/etc; cp /bin/busybox root/bin; for name in sh cat id; do ln -s busybox root/bin/$name; done
+    printf 'PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nID=debian\n' > root/etc/os-release
+    tar -C root -cf rootfs.tar .; brig image import rootfs.tar debian:12 > /dev/null";
+
+/// A program in the place of an agent. It mends the repository.
+const AGENT: &str = "mkdir -p .local/bin; PATH=$HOME/.local/bin:$PATH
+    printf '#!/bin/sh\n[ -n \"$(git status --porcelain)\" ] || sh agent.sh; echo The test passes now.\n' > .local/bin/claude
+    chmod 755 .local/bin/claude";
+
 fn run_page(page: &str) {
-    if let Err(difference) = compare(page) {
+    run_page_after("", page);
+}
+
+/// Runs a page after commands that it does not show.
+fn run_page_after(preparation: &str, page: &str) {
+    if let Err(difference) = compare(preparation, page) {
         panic!("{difference}");
     }
 }
 
 /// Runs the commands of a page. The error names the first command that does something else than the page shows.
-fn compare(page: &str) -> Result<(), String> {
+fn compare(preparation: &str, page: &str) -> Result<(), String> {
     let lab = Lab::new();
     for (name, content) in REPOSITORY {
         lab.file(&format!("home/src/app/{name}"), content);
@@ -104,7 +138,7 @@ fn compare(page: &str) -> Result<(), String> {
     std::os::unix::fs::symlink(program(), bin.join("brig")).unwrap();
     let steps = steps(page);
     assert!(!steps.is_empty(), "the page has no commands");
-    let mut script = format!("{SETUP}\n");
+    let mut script = format!("{SETUP}\n{preparation}\n");
     for step in &steps {
         script += &format!("{}\nprintf '\\n{MARK}%s\\n' \"$?\"\n", step.command);
     }
@@ -138,6 +172,11 @@ fn run_script(lab: &Lab, bin: &Path, script: &str) -> String {
 }
 
 #[test]
+fn agents() {
+    run_page_after(AGENT, include_str!("../../docs/howto/agents.md"));
+}
+
+#[test]
 fn best_of_n() {
     run_page(include_str!("../../docs/howto/best-of-n.md"));
 }
@@ -153,6 +192,34 @@ fn company_network() {
 }
 
 #[test]
+fn folder() {
+    run_page(include_str!("../../docs/howto/folder.md"));
+}
+
+#[test]
+fn handles() {
+    if !is_root() {
+        return skip("needs root: --hold");
+    }
+    run_page(include_str!("../../docs/howto/handles.md"));
+}
+
+#[test]
+fn images() {
+    run_page_after(IMAGE, include_str!("../../docs/howto/images.md"));
+}
+
+#[test]
+fn limits() {
+    run_page(include_str!("../../docs/howto/limits.md"));
+}
+
+#[test]
+fn mcp() {
+    run_page(include_str!("../../docs/howto/mcp.md"));
+}
+
+#[test]
 fn moving() {
     if !Path::new("/usr/bin/bwrap").exists() {
         return skip("needs bubblewrap");
@@ -161,15 +228,43 @@ fn moving() {
 }
 
 #[test]
+fn python() {
+    let library = concat!(
+        "cd src/app; export PYTHONPATH=",
+        env!("CARGO_MANIFEST_DIR"),
+        "/src/python BRIG_BIN=$(command -v brig)"
+    );
+    run_page_after(library, include_str!("../../docs/howto/python.md"));
+}
+
+#[test]
 fn repository() {
     run_page(include_str!("../../docs/howto/repository.md"));
 }
 
 #[test]
+fn secrets_and_network() {
+    run_page_after(SERVER, include_str!("../../docs/howto/secrets-and-network.md"));
+}
+
+#[test]
+fn shared_machine() {
+    if !is_root() {
+        return skip("needs root: the operator's machine");
+    }
+    run_page(include_str!("../../docs/howto/shared-machine.md"));
+}
+
+#[test]
+fn volumes() {
+    run_page(include_str!("../../docs/howto/volumes.md"));
+}
+
+#[test]
 fn a_page_with_other_output_fails() {
-    let page = "```console\n$ echo one; echo two >&2\none\n…wo\n$ false\n[1]\n```\n";
-    compare(page).unwrap();
-    for (right, wrong) in [("…wo", "…on"), ("\none", "\ntwo"), ("[1]", "[2]"), ("…wo\n", "")] {
-        compare(&page.replace(right, wrong)).unwrap_err();
+    let page = "```console\n$ echo one; echo two >&2\none\n…wo\n$ false\n[1]\n```\n\n```python\nprint(3 * 4)\n```\n\n```text\n12\n```\n";
+    compare("", page).unwrap();
+    for (right, wrong) in [("…wo", "…on"), ("\none", "\ntwo"), ("[1]", "[2]"), ("…wo\n", ""), ("\n12", "\n13")] {
+        compare("", &page.replace(right, wrong)).unwrap_err();
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     };
     let has_bound = (options.older_than, options.keep, options.max_size) != (None, None, None);
     if !has_bound && options.filters.is_empty() {
-        return Err(Error::new(Kind::Usage, "it is not said what is to go")
+        return Err(Error::new(Kind::Usage, "no flag chooses what to remove")
             .hint("give --older-than TIME, --keep NUMBER, --max-size SIZE or --label LABEL"));
     }
     let gone = store.prune(&options)?;

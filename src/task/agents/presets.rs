@@ -38,10 +38,11 @@ pub struct PresetSummary {
 }
 
 /// The caller's own preset of that name, if there is one. A name is one word: it cannot lead to another folder.
+/// An empty file is none: a shell makes it before `brig agent show NAME > NAME.toml` runs.
 fn own_file(name: &str) -> Option<PathBuf> {
     let is_word = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     let path = config_folder().ok().filter(|_| is_word)?.join("agents").join(name).with_extension("toml");
-    path.symlink_metadata().is_ok().then_some(path)
+    path.symlink_metadata().is_ok_and(|file| file.len() > 0).then_some(path)
 }
 
 /// Reads the preset of that name into a definition.
