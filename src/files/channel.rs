@@ -1,4 +1,4 @@
-//! Connected sockets for whole messages, each with at most one descriptor (unix(7), SOCK_SEQPACKET and SCM_RIGHTS).
+//! Sockets for whole messages with at most one descriptor each (unix(7), SOCK_SEQPACKET, SCM_RIGHTS).
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -9,35 +9,28 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// One end of the pair.
 #[derive(Debug)]
 pub(crate) struct Channel(OwnedFd);
 
-/// A whole message.
 #[derive(Debug)]
 pub(crate) struct Packet {
-    /// Its bytes.
     pub bytes: Vec<u8>,
-    /// The attached descriptor.
     pub descriptor: Option<OwnedFd>,
 }
 
 impl Channel {
-    /// The largest message: an error chain.
+    /// The largest message is an error chain.
     pub(crate) const LARGEST: usize = 16 * 1024;
 
-    /// Two connected ends.
     pub(crate) fn pair() -> Result<(Channel, Channel), Errno> {
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Channel(one), Channel(other)))
     }
 
-    /// Duplicates the descriptor.
     pub(crate) fn try_clone(&self) -> std::io::Result<Channel> {
         self.0.try_clone().map(Channel)
     }
 
-    /// Sends one message.
     pub(crate) fn send(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -48,18 +41,16 @@ impl Channel {
         sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(|_| ())
     }
 
-    /// Sends a message without waiting.
     pub(crate) fn try_send(&self, bytes: &[u8]) -> Result<(), Errno> {
         rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(|_| ())
     }
 
-    /// Waits for the next message; `None` when the other end is closed.
+    /// `None` when the other end is closed.
     pub(crate) fn receive(&self) -> Result<Option<Packet>, Errno> {
         self.receive_up_to(Self::LARGEST)
     }
 
-    /// Receives a message of at most `largest` bytes; a longer one is truncated. EAGAIN on a non-blocking socket: no
-    /// message waits.
+    /// Truncates a longer message. EAGAIN on a non-blocking socket: no message waits.
     pub(crate) fn receive_up_to(&self, largest: usize) -> Result<Option<Packet>, Errno> {
         // Ask for the length first: a buffer for the largest message touches four pages.
         let Some(length) = patiently(|| {
@@ -98,7 +89,7 @@ impl From<Channel> for OwnedFd {
 }
 
 impl From<OwnedFd> for Channel {
-    /// A connected socket of type SOCK_SEQPACKET.
+    /// Must be connected and of type SOCK_SEQPACKET.
     fn from(socket: OwnedFd) -> Channel {
         Channel(socket)
     }
@@ -110,13 +101,13 @@ impl AsFd for Channel {
     }
 }
 
-/// The length that `call` returns, repeated after signals; `None` at the end.
+/// Repeats `call` after signals; `None` at the end.
 fn patiently(mut call: impl FnMut() -> Result<usize, Errno>) -> Result<Option<usize>, Errno> {
     let mut was_reset = false;
     loop {
         match call() {
             Err(Errno::INTR) => {}
-            // The other end closed with unread bytes. The error comes once and first; its earlier messages follow.
+            // The other end closed with unread bytes. The error comes once and first; earlier messages follow.
             Err(Errno::CONNRESET) if !was_reset => was_reset = true,
             Err(Errno::CONNRESET) | Ok(0) => return Ok(None),
             other => return other.map(Some),

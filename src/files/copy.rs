@@ -1,16 +1,16 @@
-//! The content of files: data ranges, and copies that keep holes.
+//! Data ranges of files, and copies that keep holes.
 
 use rustix::fs::{SeekFrom, Stat, copy_file_range, ftruncate, ioctl_ficlone, seek};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read};
 
-/// The next data range at or after `offset`, at most to `size`. Without data both ends are `size`.
+/// The next data range at or after `offset`; without one both ends are `size`.
 pub(crate) fn next_data(file: &File, offset: u64, size: u64) -> Result<(u64, u64), Errno> {
     let data = match seek(file, SeekFrom::Data(offset)) {
         Ok(data) => data.min(size),
         Err(Errno::NXIO) => size,
-        // A file system without this call: everything is data.
+        // The file system lacks SEEK_DATA: everything is data.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok((offset, size)),
         Err(errno) => return Err(errno),
     };
@@ -24,8 +24,8 @@ pub(crate) fn next_data(file: &File, offset: u64, size: u64) -> Result<(u64, u64
     Ok((data, end))
 }
 
-/// Copies `source`, which has this status, into the empty file `target`: by shared extents if possible, else within
-/// the kernel. Holes stay holes. A source that grows is cut; one that shrinks is padded with zeros.
+/// Copies into the empty `target`: by shared extents if possible, else within the kernel. Keeps holes. A source that
+/// grows is cut; one that shrinks is padded with zeros.
 pub(crate) fn copy_data(source: &File, target: &File, status: &Stat) -> io::Result<()> {
     let size = u64::try_from(status.st_size).unwrap_or(0);
     if size == 0 {
@@ -50,7 +50,7 @@ pub(crate) fn copy_data(source: &File, target: &File, status: &Stat) -> io::Resu
     Ok(ftruncate(target, size)?)
 }
 
-/// Copies the bytes between two offsets, as far as the source has them. Returns how many.
+/// Returns the number of copied bytes.
 fn copy_range(source: &File, target: &File, start: u64, end: u64) -> io::Result<u64> {
     let (mut from, mut to) = (start, start);
     while from < end {

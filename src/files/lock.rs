@@ -1,4 +1,4 @@
-//! Locks on files with flock(2). The kernel releases them when the holder exits, also after a crash.
+//! flock(2): the kernel releases a lock when its holder exits, also after a crash.
 
 use crate::error::{Context, Kind, Result};
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -7,25 +7,21 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// A lock, released on drop. Close-on-exec: a child with the descriptor would hold it, too.
+/// Close-on-exec: a child with the descriptor would hold the lock, too.
 #[derive(Debug)]
 pub(crate) struct Lock {
     file: File,
 }
 
-/// The result of an attempt to lock.
 #[derive(Debug)]
 pub(crate) enum Attempt {
-    /// It was free and is now locked.
     Taken(Lock),
-    /// Another process holds it.
     Held,
-    /// The file does not exist.
     Missing,
 }
 
 impl Lock {
-    /// Waits for the lock of `path` (created if missing) and takes it.
+    /// Creates `path` if it is missing.
     pub(crate) fn wait(path: &Path) -> Result<Lock> {
         let file = open(path, true)?;
         loop {
@@ -38,8 +34,7 @@ impl Lock {
         Ok(Lock { file })
     }
 
-    /// Takes the lock of `path` (created if missing) when it is free. Until then `pause` is called repeatedly: it
-    /// waits for a moment, and its error ends the wait.
+    /// Calls `pause` until the lock is free. `pause` waits for a moment; its error ends the wait.
     pub(crate) fn wait_while(path: &Path, mut pause: impl FnMut() -> Result<()>) -> Result<Lock> {
         let file = open(path, true)?;
         loop {
@@ -52,13 +47,13 @@ impl Lock {
         }
     }
 
-    /// Records the use of the locked item: the file's modification time.
+    /// Records a use as the file's modification time.
     pub(crate) fn touch(&self) {
         // An item with an old time may be removed and made again, without a loss.
         let _ = self.file.set_modified(std::time::SystemTime::now());
     }
 
-    /// Takes the lock of `path` if it is free. Never creates the file: a query must not leave files.
+    /// Never creates the file: a query must not leave files.
     pub(crate) fn attempt(path: &Path) -> Result<Attempt> {
         let file = match open(path, false) {
             Ok(file) => file,

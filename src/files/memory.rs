@@ -1,4 +1,4 @@
-//! Anonymous files in memory (memfd_create(2)), to pass data between processes without a disk.
+//! Anonymous files in memory (memfd_create(2)) pass data between processes without a disk.
 
 use super::failed;
 use crate::error::{Context, Kind, Result};
@@ -9,20 +9,20 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-/// The largest message between our processes.
+/// The largest message between brig's processes.
 const LARGEST: u64 = 16 << 20;
 
-/// Creates an empty file that no process can execute. With `vm.memfd_noexec=2` the kernel makes no other (kernel.org,
-/// userspace-api/mfd_noexec.rst).
+/// Creates an empty file that no process can execute: `vm.memfd_noexec=2` permits no other
+/// (userspace-api/mfd_noexec.rst).
 pub(crate) fn new_memory(name: &str) -> Result<OwnedFd> {
     let step = || "make a file in memory";
     let memory = new_sealable_memory(name).failing(Kind::Internal, step)?;
-    // The flag that takes execution away allows further seals, by which a process that has the file could keep us from writing.
+    // NOEXEC_SEAL allows further seals: a process that has the file could keep brig from writing.
     fcntl_add_seals(&memory, SealFlags::SEAL).failing(Kind::Internal, step)?;
     Ok(memory)
 }
 
-/// An empty one, which no process can execute and which takes seals.
+/// Like [`new_memory`], but takes further seals.
 pub(crate) fn new_sealable_memory(name: &str) -> rustix::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
@@ -32,7 +32,6 @@ pub(crate) fn new_sealable_memory(name: &str) -> rustix::io::Result<OwnedFd> {
     }
 }
 
-/// Writes at the beginning.
 pub(crate) fn write_memory(memory: impl AsFd, bytes: &[u8]) -> Result<()> {
     let step = || "write a file in memory".to_owned();
     let file = memory.as_fd().try_clone_to_owned().map(File::from).map_err(|cause| failed(cause, step()))?;
@@ -47,7 +46,7 @@ pub(crate) fn take_memory(memory: OwnedFd) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads the whole file, whatever its offset.
+/// Whatever the file's offset.
 pub(crate) fn read_memory(memory: impl AsFd) -> Result<Vec<u8>> {
     let step = || "read a file in memory".to_owned();
     let file = memory.as_fd().try_clone_to_owned().map(File::from).map_err(|cause| failed(cause, step()))?;

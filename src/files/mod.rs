@@ -1,7 +1,7 @@
-//! Our own files on disk: atomic replacement, creation, crash-safe locks; and the sockets between our processes.
+//! Atomic replacement, locks, tree walks, and sockets between brig's processes.
 //!
-//! In: paths below the store or the state directory, which only brig writes. Out: whole files.
-//! Not here: paths in a container's root or a workspace. Those are hostile and go through `mounts::resolve`.
+//! Only brig writes below the store and the state directory. Hostile paths, in a container's root or a workspace, go
+//! through `mounts::resolve`.
 
 mod channel;
 mod copy;
@@ -34,21 +34,19 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Whether a write must survive a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// The page cache is enough: after a power cut the process that it describes is gone, too.
+    /// The page cache is enough: after a power cut the process that the file describes is gone, too.
     Cached,
     /// fsync(2) before the file gets its name.
     Synced,
 }
 
-/// Writes `bytes` to `path` atomically: under a temporary name, then rename(2).
+/// Atomic: a temporary name, then rename(2).
 pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32, durability: Durability) -> Result<()> {
     replace_by(path, mode, durability, |file| file.write_all(bytes))
 }
 
-/// Writes the output of `write` atomically.
 pub(crate) fn replace_by(
     path: &Path,
     mode: u32,
@@ -57,7 +55,7 @@ pub(crate) fn replace_by(
 ) -> Result<()> {
     let temporary = path.with_extension(format!("tmp-{}", std::process::id()));
     let written = (|| {
-        // A new file: an existing one may be a link or left by a crash.
+        // An existing file may be a link or left by a crash.
         let make = || OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary);
         let mut file = match make() {
             Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -73,20 +71,19 @@ pub(crate) fn replace_by(
         fs::rename(&temporary, path)
     })();
     if written.is_err() {
-        // The error below matters; a name that was never made cannot be removed.
+        // The error below matters more.
         let _ = fs::remove_file(&temporary);
     }
     written.map_err(|cause| failed(cause, format!("write `{}`", path.display())))
 }
 
-/// Passes on a bounded number of bytes: [`read_bounded`] would reject more.
+/// Fails beyond the limit that [`read_bounded`] enforces.
 pub(crate) struct Bounded<Out> {
     out: Out,
     left: u64,
 }
 
 impl<Out> Bounded<Out> {
-    /// A writer of at most `limit` bytes.
     pub(crate) fn new(out: Out, limit: u64) -> Bounded<Out> {
         Bounded { out, left: limit }
     }
@@ -105,13 +102,13 @@ impl<Out: Write> Write for Bounded<Out> {
     }
 }
 
-/// Makes a directory and its parents with `mode`, like mkdir -p. An existing one is fine.
+/// Like mkdir -p.
 pub(crate) fn create_directories(path: &Path, mode: u32) -> Result<()> {
     let made = fs::DirBuilder::new().recursive(true).mode(mode).create(path);
     made.map_err(|cause| failed(cause, format!("make the directory `{}`", path.display())))
 }
 
-/// Reads a whole file of brig, at most `limit` bytes. A longer one is foreign or corrupt.
+/// A file longer than `limit` bytes is foreign or corrupt.
 pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>> {
     use std::io::Read;
     let mut bytes = Vec::new();
@@ -129,7 +126,7 @@ pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a regular file itself, at most `limit` bytes: a link or a FIFO in its place would be another owner's choice.
+/// A link or a FIFO in place of a regular file would be another owner's choice.
 pub(crate) fn read_plain(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
     use std::io::{Error, Read};
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
@@ -144,13 +141,11 @@ pub(crate) fn read_plain(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
     }
 }
 
-/// The SHA-256 of bytes, in hexadecimal.
 pub(crate) fn digest(bytes: &[u8]) -> String {
     hash::hexadecimal(&hash::sha256(bytes))
 }
 
-/// The error of a file of brig: a full disk is the user's to free, a missing file is `NotFound`, anything else is the
-/// store's.
+/// The user must free a full disk; the store is at fault for other errors.
 pub(crate) fn failed(cause: std::io::Error, step: String) -> Error {
     let kind = match cause.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => Kind::Disk,

@@ -1,4 +1,4 @@
-//! The names of one directory of a hostile tree, in one buffer.
+//! The names of one directory of a hostile tree.
 
 use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, seek, statat};
 use rustix::io::Errno;
@@ -8,15 +8,14 @@ use std::os::fd::AsFd;
 /// Bytes of one getdents64(2), as in glibc.
 const LISTING: usize = 32 << 10;
 
-/// The names of a directory, without `.` and `..`, in one buffer.
+/// All but `.` and `..`.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// The names, each with a NUL.
+    /// Each name ends with a NUL.
     bytes: Vec<u8>,
     spans: Vec<NameSpan>,
 }
 
-/// A name in the buffer.
 #[derive(Clone, Copy, Debug)]
 struct NameSpan {
     start: u32,
@@ -26,7 +25,7 @@ struct NameSpan {
 }
 
 impl Names {
-    /// Adds at most `limit` names of a directory. Returns whether it has more.
+    /// Adds at most `limit` names. Returns whether the directory has more.
     pub(crate) fn read(&mut self, directory: impl AsFd, limit: usize) -> Result<bool, Errno> {
         let most = self.spans.len().saturating_add(limit);
         seek(&directory, SeekFrom::Start(0))?;
@@ -57,14 +56,13 @@ impl Names {
         Ok(false)
     }
 
-    /// Lists a directory.
     pub(crate) fn of(directory: impl AsFd) -> Result<Names, Errno> {
         let mut names = Names::default();
         names.read(directory, usize::MAX)?;
         Ok(names)
     }
 
-    /// Sorts the names by bytes and removes duplicates.
+    /// By bytes, without duplicates.
     pub(crate) fn sort(&mut self) {
         let bytes = &self.bytes;
         let name = |span: &NameSpan| &bytes[span.start as usize..][..usize::from(span.length)];
@@ -81,18 +79,15 @@ impl Names {
         CStr::from_bytes_with_nul(bytes).unwrap_or_default()
     }
 
-    /// A name with its type.
     pub(super) fn get(&self, index: usize) -> Option<(&CStr, FileType)> {
         self.spans.get(index).map(|span| (self.name(*span), span.kind))
     }
 
-    /// Each name with its type.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&CStr, FileType)> {
         self.spans.iter().map(|span| (self.name(*span), span.kind))
     }
 }
 
-/// Whether a directory has an entry.
 pub(crate) fn has_entries(directory: impl AsFd) -> Result<bool, Errno> {
     Names::default().read(directory, 0)
 }

@@ -5,18 +5,17 @@ use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use std::path::Path;
 
-/// Some patterns; a later one prevails.
+/// A later pattern prevails.
 #[derive(Debug)]
 pub(crate) struct Patterns(Gitignore);
 
 impl Patterns {
-    /// Without a pattern.
     #[cfg(test)]
     pub(crate) fn none() -> Patterns {
         Patterns(Gitignore::empty())
     }
 
-    /// The patterns, or the invalid one with the reason.
+    /// The error is the invalid line with the reason.
     pub(crate) fn parse<'a>(lines: impl Iterator<Item = &'a str>) -> Result<Patterns, (&'a str, String)> {
         let mut builder = GitignoreBuilder::new("");
         let mut last = "";
@@ -27,7 +26,6 @@ impl Patterns {
         builder.build().map(Patterns).map_err(|error| (last, error.to_string()))
     }
 
-    /// The patterns of a flag.
     pub(crate) fn of_flag(flag: &str, lines: &[String]) -> Result<Patterns> {
         Patterns::parse(lines.iter().map(String::as_str)).map_err(|(line, why)| {
             Error::new(Kind::Usage, format!("invalid pattern `{}` for `{flag}`: {why}", line.escape_debug()))
@@ -35,20 +33,19 @@ impl Patterns {
         })
     }
 
-    /// Whether they match this path itself, relative to the top of the tree.
+    /// Relative to the top of the tree. Ignores patterns for parents of `path`.
     pub(crate) fn matches(&self, path: &Path, is_directory: bool) -> bool {
         matches!(self.0.matched(path, is_directory), Match::Ignore(_))
     }
 }
 
-/// The patterns of hidden files, in two lists. A path is hidden if one of the lists hides it: a `!` of one list has no
-/// effect on the other.
+/// A `!` of one list has no effect on the other.
 #[derive(Debug)]
 pub(crate) struct HiddenMatcher([Patterns; 2]);
 
 impl HiddenMatcher {
-    /// Compiles the values of `--hide` and the lines of `.brigignore`. An invalid pattern is an error: skipped, it would
-    /// show what it was meant to hide.
+    /// The values of `--hide` and the lines of `.brigignore`. A skipped invalid pattern would show what it was meant to
+    /// hide.
     pub(crate) fn new(flags: &[String], lines: &[String]) -> Result<HiddenMatcher> {
         let list = |patterns: &[String]| {
             Patterns::parse(patterns.iter().map(String::as_str)).map_err(|(pattern, cause)| {
@@ -62,7 +59,7 @@ impl HiddenMatcher {
         Ok(HiddenMatcher([flags, lines]))
     }
 
-    /// Whether a path, relative to the folder, is hidden by itself. A caller does not ask about paths below a hidden one.
+    /// Relative to the folder. A caller does not ask about paths below a hidden one.
     pub(crate) fn hides(&self, path: &Path, is_directory: bool) -> bool {
         self.0.iter().any(|list| list.matches(path, is_directory))
     }

@@ -1,5 +1,4 @@
-//! Host paths that stay open from their check on: a later open reaches the checked file, even if its name changed
-//! meanwhile.
+//! Host paths that stay open from their check on: a later open reaches the checked file, even if its name has changed.
 
 use super::failed;
 use crate::error::{Error, Kind, Result};
@@ -16,7 +15,6 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 /// Follows no link and never leaves the folder (openat2(2), Linux 5.6).
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
-/// Paths by name, each with the file that was checked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pinned(Vec<Pin>);
 
@@ -25,13 +23,12 @@ struct Pin {
     path: PathBuf,
     /// The path, or its deepest existing folder.
     held: Arc<OwnedFd>,
-    /// The missing rest.
+    /// The missing part of the path.
     rest: PathBuf,
 }
 
 impl Pinned {
-    /// Opens `real`, a path without links, below `folder`, and pins it as `path`. `rest` is the missing part of
-    /// `path`.
+    /// `real` has no links and is below `folder`; `rest` is the missing part of `path`.
     pub(crate) fn hold(&mut self, path: &Path, (folder, real): (&Path, &Path), rest: PathBuf) -> Result<()> {
         if weaken::is_off("pinned-paths") {
             return Ok(());
@@ -50,12 +47,10 @@ impl Pinned {
         Ok(())
     }
 
-    /// Pins an open folder as `path`.
     pub(crate) fn add(&mut self, path: &Path, folder: OwnedFd) {
         self.0.push(Pin { path: path.to_owned(), held: Arc::new(folder), rest: PathBuf::new() });
     }
 
-    /// Adds the pins of another set.
     pub(crate) fn extend(&mut self, other: Pinned) {
         self.0.extend(other.0);
     }
@@ -64,25 +59,23 @@ impl Pinned {
         self.0.iter().find(|pin| pin.path == path)
     }
 
-    /// Whether this path is pinned.
     pub(crate) fn has(&self, path: &Path) -> bool {
         self.pin(path).is_some()
     }
 
-    /// The path by which this process, or a child with its descriptors, opens the pinned file; `path` itself if it is
-    /// not pinned.
+    /// Valid in this process and in a child with its descriptors; `path` if it is not pinned.
     pub(crate) fn path(&self, path: &Path) -> PathBuf {
         match self.pin(path) {
             None => path.to_owned(),
             Some(pin) => {
                 let held = PathBuf::from(format!("/proc/self/fd/{}", pin.held.as_raw_fd()));
-                // Not with an empty rest: a trailing slash on a file's path is an error.
+                // A trailing slash on a file's path is an error.
                 if pin.rest.as_os_str().is_empty() { held } else { held.join(&pin.rest) }
             }
         }
     }
 
-    /// Opens a folder and creates its missing parts. Follows no link below a pinned folder.
+    /// Follows no link below a pinned folder.
     pub(crate) fn make_directories(&self, path: &Path, mode: u32) -> Result<OwnedFd> {
         let step = |errno: Errno| failed(errno.into(), format!("make the directory `{}`", path.display()));
         let Some(pin) = self.pin(path) else {
@@ -101,8 +94,7 @@ impl Pinned {
         Ok(at)
     }
 
-    /// Opens a pinned file for appending, created if missing; `None` if it is not pinned. The file must have one
-    /// name: a second name can be another owner's file.
+    /// `None` if `path` is not pinned. The file must have one name: a second name can be another owner's file.
     pub(crate) fn append(&self, path: &Path) -> Result<Option<File>> {
         let Some(pin) = self.pin(path) else { return Ok(None) };
         let step = |errno: Errno| failed(errno.into(), format!("append to `{}`", path.display()));
@@ -124,7 +116,6 @@ impl Pinned {
         Ok(Some(opened.into()))
     }
 
-    /// All descriptors.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.0.iter().map(|pin| pin.held.as_fd())
     }
@@ -135,7 +126,6 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A folder with `a` in it, and a victim next to it.
     fn lab() -> (tempfile::TempDir, PathBuf, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
         let (folder, victim) = (directory.path().join("folder"), directory.path().join("victim"));
@@ -144,7 +134,6 @@ mod tests {
         (directory, folder, victim)
     }
 
-    /// Replaces `path` by a link to the victim.
     fn exchange(path: &Path, victim: &Path) {
         std::fs::rename(path, path.with_extension("moved")).unwrap();
         symlink(victim, path).unwrap();
@@ -160,7 +149,6 @@ mod tests {
         exchange(&path, &victim);
         assert!(pinned.path(&path).join("own").exists() && !path.join("own").exists());
         assert_eq!(pinned.path(&victim), victim);
-        // A link that came between the check and the opening is refused.
         assert!(Pinned::default().hold(&path, (&folder, &path), PathBuf::new()).is_err());
     }
 

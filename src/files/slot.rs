@@ -1,5 +1,5 @@
-//! Numbers that one process each can hold. A byte of a lock file stands for each number (fcntl(2), open file
-//! description locks). So a number is free when its holder exits, also after a crash.
+//! Numbers that one process each can hold, as bytes of a lock file (fcntl(2), open file description locks). A number is
+//! free when its holder exits, also after a crash.
 
 use super::{create_directories, failed};
 use crate::error::Result;
@@ -9,17 +9,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// A number that is reserved until its last holder exits.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// The number.
     pub number: u32,
-    /// Holds the lock.
     _lock: OwnedFd,
 }
 
 impl Slot {
-    /// Reserves a free number below `count` that `fits`; `None` if all are taken. `directory` is created if needed.
+    /// Reserves a free number below `count` that `fits`; `None` if all are taken.
     pub(crate) fn take(
         directory: &Path,
         name: &str,
@@ -38,7 +35,7 @@ impl Slot {
             .custom_flags(libc::O_CLOEXEC)
             .open(&path)
             .map_err(|cause| failed(cause, step()))?;
-        // Different starting points keep simultaneous starts from trying the same slots.
+        // Keeps simultaneous starts from trying the same slots.
         let start = std::process::id() % count;
         for number in (0..count).map(|step| (start + step) % count).filter(|number| fits(*number)) {
             match fcntl(&file, FcntlArg::F_OFD_SETLK(&byte(number))) {
@@ -50,7 +47,6 @@ impl Slot {
         Ok(None)
     }
 
-    /// Whether a number is free.
     pub(crate) fn is_free(directory: &Path, name: &str, number: u32) -> bool {
         let Ok(file) = File::open(directory.join(name)) else { return true };
         let mut lock = byte(number);

@@ -1,4 +1,4 @@
-//! Whole trees removed and counted, with the descriptors and the bounds of [`super::walk`].
+//! Removes and counts whole trees.
 
 use super::walk::{Bounds, DIRECTORY, Step, Stop, Walk};
 use crate::error::{Context, Kind, Result};
@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Removes a directory and its content. Returns whether it existed. A link in its place is an error.
+/// Returns whether the directory existed. A link in its place is an error.
 pub(crate) fn remove_directory(path: &Path) -> io::Result<bool> {
     let top = match openat(CWD, path, DIRECTORY, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(false),
@@ -25,7 +25,7 @@ pub(crate) fn remove_directory(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Removes the file or tree `name` in `parent`. A missing name is not an error.
+/// A missing name is not an error.
 pub(crate) fn remove_entry(parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     let removed = remove(parent, name);
     removed.failing(Kind::Store, || format!("remove `{}`", String::from_utf8_lossy(name).escape_debug()))
@@ -49,7 +49,7 @@ fn remove(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?)
 }
 
-/// Empties a directory. Opens its closed subdirectories first.
+/// Opens closed subdirectories first.
 pub(crate) fn empty_directory(top: OwnedFd) -> std::result::Result<(), Stop> {
     let mut walk = Walk::through(top, Bounds::NONE, ())?;
     while let Some(step) = walk.next()? {
@@ -87,32 +87,29 @@ fn unlink(at: BorrowedFd<'_>, name: impl Arg + Copy, flags: AtFlags) -> std::res
     if unlinked == Err(Errno::NOENT) { Ok(()) } else { unlinked }
 }
 
-/// Gives the owner access to a directory: without privileges the mode binds the owner, too.
+/// Gives the owner access: without privileges the mode binds the owner, too.
 fn open_up(at: BorrowedFd<'_>, name: impl Arg) -> std::result::Result<(), Errno> {
     let directory =
         openat(at, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     chmod(format!("/proc/self/fd/{}", directory.as_raw_fd()), Mode::RWXU)
 }
 
-/// The size of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contents {
-    /// Files, directories and links below it.
     pub entries: u64,
     /// Bytes on the disk.
     pub bytes: u64,
-    /// The deepest level.
     pub depth: usize,
 }
 
-/// Bytes of a tree or a file on the disk. Unreadable parts count as zero.
+/// Unreadable parts count as zero.
 pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
     let Ok(status) = std::fs::symlink_metadata(path) else { return 0 };
     let inside = if status.is_dir() { contents(path).unwrap_or_default().bytes } else { 0 };
     status.blocks() * 512 + inside
 }
 
-/// Counts a tree. Skips files that vanish meanwhile.
+/// Skips files that vanish meanwhile.
 pub(crate) fn contents(path: &Path) -> io::Result<Contents> {
     let mut found = Contents::default();
     let mut walk = Walk::through(openat(CWD, path, DIRECTORY, Mode::empty())?, Bounds::NONE, ())?;

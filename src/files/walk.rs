@@ -1,16 +1,11 @@
-//! The walker of trees that another user or an agent wrote: any width, any depth, any names.
+//! Walks trees that another user or an agent wrote: any width, any depth, any names.
 //!
-//! A walk visits one tree, or several trees in step: a source and its copy, the two sides of an overlay. It goes depth
-//! first and is not recursive. Input: open directories. Output: each name ([`Step::Entry`]), then the end of its
-//! directory ([`Step::End`]). For each name the caller opens files by the descriptors of [`Walk::side`], and enters a
-//! directory with [`Walk::enter`].
+//! A walk visits one tree, or several in step: a source and its copy, the two sides of an overlay. It goes depth first,
+//! without recursion.
 //!
-//! Costs: at most [`HELD`] descriptors for each side at any depth, and one buffer of names for each open level. The
-//! usual limit is 1,024 descriptors (getrlimit(2), `RLIMIT_NOFILE`). [`Bounds`] limits entries, depth and time. The
-//! callers count bytes against their budgets.
-//!
-//! Never: a whole path, which may exceed the kernel's limit; a followed link; a directory that was exchanged when the
-//! walk goes up.
+//! A walk has at most [`HELD`] descriptors for each side; the usual limit is 1,024 (getrlimit(2), `RLIMIT_NOFILE`).
+//! [`Bounds`] limits entries, depth and time; the callers count bytes. A walk never uses a whole path, which may exceed
+//! the kernel's limit. It follows no link, and goes up into no exchanged directory.
 
 use super::names::Names;
 use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
@@ -21,26 +16,22 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-/// Opens a directory, never a link to one.
+/// Never opens a link to a directory.
 pub(crate) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Open directories of one side. Shallower trees need no second open on the way up.
 const HELD: usize = 16;
 
-/// Opens the directory `name` in `at`.
 pub(crate) fn open_directory(at: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     openat(at, name, DIRECTORY, Mode::empty())
 }
 
-/// The bounds of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Listed names.
     pub(crate) entries: usize,
-    /// Nested directories, the first one included.
+    /// The first directory counts, too.
     pub(crate) depth: usize,
-    /// When the walk must end.
     pub(crate) end: Option<Instant>,
 }
 
@@ -49,18 +40,13 @@ impl Bounds {
     pub(crate) const NONE: Bounds = Bounds { entries: usize::MAX, depth: usize::MAX, end: None };
 }
 
-/// The reason for an early end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// A system call failed.
     System(Errno),
     /// A directory was moved while the walk was below it.
     Moved,
-    /// More entries than the bound.
     Entries,
-    /// More nested directories than the bound.
     Depth,
-    /// The time is over.
     Time,
 }
 
@@ -125,32 +111,28 @@ fn identity(directory: &OwnedFd) -> Result<(u64, u64), Errno> {
     fstat(directory).map(|status| (status.st_dev, status.st_ino))
 }
 
-/// A directory in the walk's path.
 struct Level<const SIDES: usize, State> {
     has: [bool; SIDES],
     names: Names,
-    /// The index of the next name.
     next: usize,
     is_ended: bool,
     state: State,
 }
 
-/// A directory that a walk has left.
 pub(crate) struct LeftDirectory<const SIDES: usize, State> {
     pub(crate) directories: [Option<OwnedFd>; SIDES],
     pub(crate) state: State,
 }
 
-/// The next step of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The name [`Walk::name`], of this type when the directory was listed.
+    /// [`Walk::name`], with its type when the directory was listed.
     Entry(FileType),
-    /// All names of the directory were visited; the walk is still in it. The first directory has no such step.
+    /// The walk is still in the directory. The first directory has no such step.
     End,
 }
 
-/// A walk through `SIDES` trees in step, with a `State` of the caller for each open directory.
+/// Walks through `SIDES` trees in step, with a `State` of the caller for each open directory.
 pub(crate) struct Walk<const SIDES: usize, State> {
     sides: [Trail; SIDES],
     levels: Vec<Level<SIDES, State>>,
@@ -164,7 +146,7 @@ impl<const SIDES: usize, State> Walk<SIDES, State> {
         Walk { sides, levels: Vec::new(), bounds, listed: 0 }
     }
 
-    /// Adds the names of a directory to `names` within the bound of entries. Returns whether it has more.
+    /// Adds names within the bound of entries. Returns whether the directory has more.
     pub(crate) fn list(&mut self, directory: impl AsFd, names: &mut Names) -> Result<bool, Errno> {
         let before = names.len();
         let has_more = names.read(directory, self.bounds.entries - self.listed.min(self.bounds.entries))?;
@@ -172,8 +154,7 @@ impl<const SIDES: usize, State> Walk<SIDES, State> {
         Ok(has_more)
     }
 
-    /// Enters a directory: the first one, or the one of the last name. A side without that directory is `None`, also
-    /// below it.
+    /// Enters the first directory, or that of the last name. A side without it is `None`, also below it.
     pub(crate) fn enter(
         &mut self,
         directories: [Option<OwnedFd>; SIDES],
@@ -191,12 +172,11 @@ impl<const SIDES: usize, State> Walk<SIDES, State> {
         Ok(())
     }
 
-    /// Whether the bound of depth allows no further directory.
     pub(crate) fn is_deepest(&self) -> bool {
         self.levels.len() >= self.bounds.depth
     }
 
-    /// The next step. `None` at the end of the first directory, in which the walk stays.
+    /// `None` at the end of the first directory, in which the walk stays.
     pub(crate) fn next(&mut self) -> Result<Option<Step>, Stop> {
         loop {
             let is_first = self.levels.len() == 1;
@@ -219,7 +199,7 @@ impl<const SIDES: usize, State> Walk<SIDES, State> {
         }
     }
 
-    /// Goes up. The parent's last visited name is that of the directory that was left.
+    /// The last name is then that of the left directory.
     pub(crate) fn leave(&mut self) -> Result<Option<LeftDirectory<SIDES, State>>, Stop> {
         let Some(level) = self.levels.pop() else { return Ok(None) };
         let mut directories = std::array::from_fn(|_| None);
@@ -229,42 +209,38 @@ impl<const SIDES: usize, State> Walk<SIDES, State> {
         Ok(Some(LeftDirectory { directories, state: level.state }))
     }
 
-    /// The last visited name.
     pub(crate) fn name(&self) -> &CStr {
         let last = self.levels.last().and_then(|level| level.names.get(level.next.checked_sub(1)?));
         last.map_or(c"", |(name, _)| name)
     }
 
-    /// The directory of a side; `None` if that side lacks it.
+    /// `None` if that side lacks the directory.
     pub(crate) fn get(&self, side: usize) -> Option<BorrowedFd<'_>> {
         self.levels.last().filter(|level| level.has[side]).and_then(|_| self.sides[side].here())
     }
 
-    /// The directory of a side that has it.
     pub(crate) fn side(&self, side: usize) -> Result<BorrowedFd<'_>, Errno> {
         self.get(side).ok_or(Errno::NOENT)
     }
 
-    /// The caller's state of the directory; `None` before the first one is entered.
+    /// `None` before the first directory is entered.
     pub(crate) fn state(&self) -> Option<&State> {
         self.levels.last().map(|level| &level.state)
     }
 
-    /// The number of open levels.
     pub(crate) fn depth(&self) -> usize {
         self.levels.len()
     }
 }
 
 impl<State> Walk<1, State> {
-    /// A walk through one tree from `top`. More entries than the bound are an error.
+    /// More entries than the bound are an error.
     pub(crate) fn through(top: OwnedFd, bounds: Bounds, state: State) -> Result<Walk<1, State>, Stop> {
         let mut walk = Walk::new(bounds);
         walk.enter_directory(top, state)?;
         Ok(walk)
     }
 
-    /// Enters the directory of the last name.
     pub(crate) fn descend(&mut self, state: State) -> Result<(), Stop> {
         let directory = open_directory(self.side(0)?, self.name())?;
         self.enter_directory(directory, state)
@@ -291,7 +267,7 @@ mod tests {
         openat(CWD, path, DIRECTORY, Mode::empty()).unwrap()
     }
 
-    /// Visits everything below `top`. Returns the number of entries and of nested directories.
+    /// The number of entries and of nested directories.
     fn visit(top: &Path, bounds: Bounds) -> Result<(usize, usize), Stop> {
         let (mut entries, mut depth) = (0, 0);
         let mut walk = Walk::through(open(top), bounds, ())?;
@@ -307,7 +283,7 @@ mod tests {
         Ok((entries, depth))
     }
 
-    /// A chain of directories far longer than a path can be.
+    /// Far longer than a path can be.
     fn make_chain(top: &Path, depth: usize) {
         let mut here = open(top);
         for _ in 0..depth {
@@ -317,7 +293,7 @@ mod tests {
         rustix::fs::symlinkat("/etc", &here, "link").unwrap();
     }
 
-    /// The limit of descriptors holds for a whole process.
+    /// The limit holds for a whole process.
     fn has_few_descriptors(test: &str) -> bool {
         let is_alone = crate::sys::is_alone(test);
         if is_alone {
@@ -381,7 +357,7 @@ mod tests {
         while walk.next() == Ok(Some(Step::Entry(FileType::Directory))) {
             walk.descend(()).unwrap();
         }
-        // The third level: the walk has no descriptor of the levels above.
+        // The walk has no descriptor of the levels above.
         std::fs::rename(at("tree/directory/directory/directory"), at("outside/moved")).unwrap();
         let stop = loop {
             match walk.next() {
