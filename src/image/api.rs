@@ -21,8 +21,8 @@ pub struct Loaded {
     pub names: Vec<String>,
 }
 
-/// Loads every image of an OCI layout (folder or tar) or docker-archive; `-` is standard input. `name` is for an
-/// image that has no complete name.
+/// Loads every image of an OCI layout (folder or tar) or docker-archive; `-` is standard input. `name` is for images
+/// without a complete one.
 pub fn load(
     store: &Store,
     path: &Path,
@@ -64,7 +64,6 @@ pub fn load(
     Ok(loaded)
 }
 
-/// The caller's name for a single image, else the source's names that are complete.
 fn names(offer: &Offer, name: Option<&Reference>, count: usize) -> Result<Vec<Reference>> {
     match name {
         Some(name) if count == 1 => Ok(vec![name.clone()]),
@@ -73,8 +72,8 @@ fn names(offer: &Offer, name: Option<&Reference>, count: usize) -> Result<Vec<Re
             Some(_) => offer.names.iter().map(|tag| format!("{}:{tag}", name.name()).parse()).collect(),
             None => Err(Error::new(Kind::Usage, "a name with a digest cannot be given to an image")),
         },
-        // A bare tag (image-spec, "org.opencontainers.image.ref.name") parses as a name: `1.0` would be
-        // `docker.io/library/1.0:latest`. A name with another digest than the image's would falsify a pin.
+        // A bare tag (image-spec, "org.opencontainers.image.ref.name") would parse as a name: `1.0` as
+        // `docker.io/library/1.0:latest`. A digest other than the image's would falsify a pin.
         None => {
             let is_own = |name: &Reference| name.digest().is_none_or(|digest| *digest == offer.descriptor.digest);
             let whole = offer.names.iter().filter(|text| text.contains(['/', ':']));
@@ -83,7 +82,7 @@ fn names(offer: &Offer, name: Option<&Reference>, count: usize) -> Result<Vec<Re
     }
 }
 
-/// Unpacks an image of an OCI layout or docker-archive without a store. `tag` chooses among several.
+/// Unpacks such an image without a store. `tag` chooses among several.
 pub fn unpack_local(
     path: &Path,
     tag: Option<&str>,

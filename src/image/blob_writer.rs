@@ -1,4 +1,4 @@
-//! Stores a blob while it is read. A partial blob from a slow source is kept, so that the next try continues it.
+//! Stores a blob while it is read. A partial blob from a slow source is kept.
 
 use super::manifest::Descriptor;
 use super::source::{Blob, Source};
@@ -10,17 +10,16 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// The source of a blob and its file.
 pub(crate) struct BlobWriter<'a> {
     store: &'a Store,
     source: &'a dyn Source,
     descriptor: &'a Descriptor,
-    /// The file, unless the store has the blob already.
+    /// `None` if the store has the blob.
     file: Option<(PathBuf, File)>,
 }
 
 impl<'a> BlobWriter<'a> {
-    /// Chooses the file: that of an interrupted download if no other process uses it, else one in `work`.
+    /// Continues an interrupted download if no other process uses its file.
     pub(crate) fn open(
         store: &'a Store,
         source: &'a dyn Source,
@@ -45,7 +44,7 @@ impl<'a> BlobWriter<'a> {
         Ok(BlobWriter { store, source, descriptor, file: Some(kept) })
     }
 
-    /// The blob's bytes: first the file's, then the source's, which are also written to the file.
+    /// First the file's bytes, then the source's, which are written to the file.
     pub(crate) fn blob(&mut self) -> Result<Blob<'_>> {
         let Some((path, file)) = self.file.as_mut() else {
             return Ok(Box::new(self.store.open_blob(&self.descriptor.digest)?));
@@ -62,8 +61,7 @@ impl<'a> BlobWriter<'a> {
         Ok(Box::new(reader.chain(TeeReader { rest, file })))
     }
 
-    /// Handles an incomplete blob. Keeps its bytes for the next try if the source failed. Removes them if the disk or
-    /// the content failed: they would fill the disk, or be wrong.
+    /// Keeps an incomplete blob only if the source failed: else it would fill the disk, or be wrong.
     pub(crate) fn give_up(self, error: Error) -> Error {
         if let Some((path, _)) = self.file
             && matches!(error.kind(), Kind::Disk | Kind::Image)
@@ -74,7 +72,6 @@ impl<'a> BlobWriter<'a> {
         error
     }
 
-    /// Names the blob if its digest was right; removes it if it was complete and wrong.
     pub(crate) fn finish(self, right: bool) -> Result<()> {
         match self.file {
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! Compares two layer trees: everything that an image can contain, and the names that they hide in layers below.
+//! Compares two layer trees, including the names that they hide in layers below.
 
 use super::copy;
 use super::form::open_child;
@@ -9,18 +9,16 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The first difference in words; `None` if the trees are equal. Contents are compared before the directories' own
-/// metadata.
+/// The first difference in words.
 pub(crate) fn difference(one: BorrowedFd<'_>, other: BorrowedFd<'_>, path: &str) -> Result<Option<String>> {
     let look = |directory| fstat(directory).failing(Kind::Store, || path.to_owned());
-    // Contents first: an added or removed name explains more than the directory's time.
+    // An added or removed name explains more than the directory's time.
     if let Some(found) = inside(one, other, path)? {
         return Ok(Some(found));
     }
     Ok(metadata(&look(one)?, &look(other)?).map(|what| format!("`{path}` has another {what}")))
 }
 
-/// The first difference in metadata.
 fn metadata(one: &Stat, other: &Stat) -> Option<&'static str> {
     let same = [
         ("type or mode", one.st_mode == other.st_mode),
@@ -32,14 +30,13 @@ fn metadata(one: &Stat, other: &Stat) -> Option<&'static str> {
     same.iter().find(|(_, same)| !same).map(|(what, _)| *what)
 }
 
-/// All attributes, also overlayfs's.
 fn all_attributes(file: BorrowedFd<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut all = copy::listed(file)?;
     all.extend(copy::marks(file)?);
     Ok(all)
 }
 
-/// The two sides of the walk, and the path of each directory with a slash at the end.
+/// The state is the directory's path, with a slash at the end.
 type Trees = Walk<2, String>;
 
 fn inside(one: BorrowedFd<'_>, other: BorrowedFd<'_>, path: &str) -> Result<Option<String>> {
@@ -88,7 +85,6 @@ fn inside(one: BorrowedFd<'_>, other: BorrowedFd<'_>, path: &str) -> Result<Opti
     Ok(None)
 }
 
-/// Compares the names and attributes of two directories, and enters them.
 fn enter(trees: &mut Trees, one: OwnedFd, other: OwnedFd, path: String) -> Result<Option<String>> {
     let listed = |directory| -> Result<Names> {
         let mut names = Names::of(directory).failing(Kind::Store, || "list a directory")?;
@@ -107,7 +103,7 @@ fn enter(trees: &mut Trees, one: OwnedFd, other: OwnedFd, path: String) -> Resul
     Ok(None)
 }
 
-/// The first name that only one of two sorted lists has, and whether it is the left list.
+/// The first name that only one sorted list has, and whether it is the left list.
 fn first_difference<'a>(left: &'a Names, right: &'a Names) -> Option<(&'a [u8], bool)> {
     let (mut left, mut right) = (left.iter(), right.iter());
     loop {

@@ -1,4 +1,4 @@
-//! Copies files and directories with their data, holes, owner, attributes, mode and times.
+//! Copies files with their data, holes, owner, attributes, mode and times.
 
 use super::form::{Form, Marks, Owners};
 use crate::error::{Context, Kind, Result};
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// The kernel's longest list of attribute names and longest value (XATTR_LIST_MAX, XATTR_SIZE_MAX).
+/// XATTR_LIST_MAX and XATTR_SIZE_MAX.
 const LONGEST: usize = 64 << 10;
 
-/// Copies a file, not a directory, to a free name.
+/// Not for directories.
 pub(crate) fn node(
     from: BorrowedFd<'_>,
     name: &[u8],
@@ -81,7 +81,7 @@ fn regular(
     futimens(&target, &times(stat)).map_err(|errno| failed(errno, name))
 }
 
-/// All attributes that an image may have, also capabilities, sorted by name.
+/// What an image may have, also capabilities, sorted by name.
 pub(crate) fn listed(file: BorrowedFd<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     attributes_that(file, |name| {
         name == b"security.capability"
@@ -90,7 +90,7 @@ pub(crate) fn listed(file: BorrowedFd<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     })
 }
 
-/// Overlayfs's marks, which hide names of lower layers, sorted by name.
+/// What hides names of lower layers, sorted by name.
 pub(crate) fn marks(file: BorrowedFd<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     attributes_that(file, is_mark)
 }
@@ -112,7 +112,7 @@ fn attributes_that(file: BorrowedFd<'_>, wanted: impl Fn(&[u8]) -> bool) -> Resu
     all.map_err(|errno| crate::files::failed(errno.into(), "read extended attributes".into()))
 }
 
-/// Copies the attributes that an image may have, without overlayfs's marks.
+/// What an image may have, without overlayfs's marks.
 pub(crate) fn attributes(source: BorrowedFd<'_>, target: BorrowedFd<'_>, form: Form) -> Result<()> {
     let copied = (|| {
         let list = read(|buffer| flistxattr(source, buffer))?;
@@ -125,7 +125,7 @@ pub(crate) fn attributes(source: BorrowedFd<'_>, target: BorrowedFd<'_>, form: F
     copied.map_err(|errno| crate::files::failed(errno.into(), "copy extended attributes".into()))
 }
 
-/// A change of the owner clears capabilities, so they come last.
+/// Last, since a change of the owner clears capabilities.
 fn capabilities(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<(), Errno> {
     match read(|buffer| fgetxattr(source, c"security.capability", buffer)) {
         Ok(value) => fsetxattr(target, c"security.capability", &value, XattrFlags::empty()),
@@ -165,7 +165,7 @@ fn times(stat: &Stat) -> Timestamps {
     Timestamps { last_access: time, last_modification: time }
 }
 
-/// A path to the file of a descriptor. The descriptor must outlive the path.
+/// The descriptor must outlive the path.
 fn magic(held: OwnedFd) -> (OwnedFd, String) {
     let path = format!("/proc/self/fd/{}", held.as_fd().as_raw_fd());
     (held, path)

@@ -1,5 +1,5 @@
-//! Digests: the names of everything in the store. A [`Digest`] has passed the grammar, so its text is safe in a path
-//! or a URL (CVE-2024-3727: an unchecked `sha256:../../x` became a path).
+//! A [`Digest`] has passed the grammar, so its text is safe in a path or a URL (CVE-2024-3727: an unchecked
+//! `sha256:../../x` became a path).
 
 use crate::error::{Error, Kind, Result};
 use crate::files::hash::{Sha256, Sha512, hexadecimal};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The supported hash functions, exactly those that image-spec registers.
+/// Those that image-spec registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Algorithm {
     Sha256,
@@ -15,7 +15,7 @@ pub(crate) enum Algorithm {
 }
 
 impl Algorithm {
-    /// The word before the colon, and the folder below `blobs/`.
+    /// Also the folder below `blobs/`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Algorithm::Sha256 => "sha256",
@@ -85,7 +85,7 @@ impl FromStr for Digest {
             _ => return wrong("only sha256 and sha512 can be checked"),
         };
         if crate::sys::weaken::is_off("image-digest-grammar") {
-            // Weakened, as in containers/image: the text becomes a path unchanged.
+            // Weakened, as in containers/image: the text becomes a path.
             return Ok(Digest { algorithm, hex: hex.to_owned() });
         }
         if hex.len() != algorithm.hex_length() || !hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
@@ -109,7 +109,6 @@ impl From<Digest> for String {
     }
 }
 
-/// Hashes a stream.
 pub(crate) enum Hasher {
     Sha256(Sha256),
     Sha512(Sha512),
@@ -139,7 +138,7 @@ impl Hasher {
     }
 }
 
-/// The ChainIDs of a stack of layers, bottom first (image-spec, config.md, "Layer ChainID").
+/// ChainIDs, bottom first (image-spec, config.md, "Layer ChainID").
 pub(crate) fn chain(diff_ids: &[Digest]) -> Vec<Digest> {
     let mut chain: Vec<Digest> = Vec::with_capacity(diff_ids.len());
     for diff_id in diff_ids {

@@ -1,7 +1,6 @@
-//! Merges a stack of layers into one tree, for runtimes and programs that do not mount.
+//! Merges a stack of layers into one tree for programs that do not mount.
 //!
-//! Applies the layers from the bottom up. Layers of the store are copied. Layers that were unpacked for this are
-//! moved: mostly one rename(2) for a whole subtree.
+//! Layers of the store are copied, other layers moved: mostly one rename(2) for a whole subtree.
 
 use super::copy;
 use super::form::{Form, Owners, open_below, open_child, split};
@@ -14,29 +13,25 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// How layers are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ApplyMode {
-    /// Copies them: they belong to the store.
+    /// The layers belong to the store.
     Copy,
-    /// Moves them.
     Move,
 }
 
-/// The sides of the walk.
 const LAYER: usize = 0;
 const TARGET: usize = 1;
 
-/// A directory that the walk is in.
 struct Level {
     path: Vec<u8>,
-    /// The status of the layer's directory before a move changes its time.
+    /// Taken before a move changes the time.
     status: Stat,
 }
 
 type Trees = Walk<2, Level>;
 
-/// Applies one layer's directory to `target`. `removes`: the layer contains whiteouts or opaque directories.
+/// `removes`: the layer contains whiteouts or opaque directories.
 pub(crate) fn apply(
     layer: BorrowedFd<'_>,
     target: BorrowedFd<'_>,
@@ -58,7 +53,7 @@ pub(crate) fn apply(
             }
             Some(WalkStep::End) => {
                 let left = trees.leave().failing(Kind::Store, || "walk a layer")?;
-                // Without privileges the walk cannot pass a directory with a closed mode, so set modes on the way up.
+                // Set modes on the way up: without privileges the walk cannot pass a directory with a closed mode.
                 if let Some(LeftDirectory { directories: [Some(layer), Some(target)], state }) = left {
                     set_metadata(layer.as_fd(), target.as_fd(), &state.status, form)?;
                 }
@@ -77,7 +72,7 @@ struct Merge<'a> {
     how: ApplyMode,
     removes: bool,
     root: BorrowedFd<'a>,
-    /// Hard links: inode to the path of the first copy.
+    /// Inode to the path of the first copy.
     links: HashMap<(u64, u64), Vec<u8>>,
 }
 
@@ -93,7 +88,6 @@ impl Merge<'_> {
         entered.failing(Kind::Store, || "walk a layer")
     }
 
-    /// Applies one name. Returns the directories to enter if it is a directory.
     fn entry(&mut self, trees: &Trees) -> Result<Option<(OwnedFd, OwnedFd, Vec<u8>)>> {
         let name = trees.name().to_bytes();
         let (source, target) = sides(trees)?;
@@ -177,7 +171,6 @@ fn sides(trees: &Trees) -> Result<(BorrowedFd<'_>, BorrowedFd<'_>)> {
     sides.failing(Kind::Internal, || "walk a layer")
 }
 
-/// Gives the complete target directory the owner, attributes, mode and times of the layer's.
 fn set_metadata(source: BorrowedFd<'_>, target: BorrowedFd<'_>, status: &Stat, form: Form) -> Result<()> {
     if form.owners == Owners::Image {
         let ids = (rustix::fs::Uid::from_raw(status.st_uid), rustix::fs::Gid::from_raw(status.st_gid));

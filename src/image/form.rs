@@ -1,9 +1,9 @@
-//! The on-disk form of layers: overlayfs's own, so that a directory of the store is a lower layer unchanged.
+//! The on-disk form of layers is overlayfs's own: a directory of the store is a lower layer unchanged.
 //!
-//! With privileges: `trusted.overlay.*`, real owners and devices. Without: `user.overlay.*` (read by mounts with
-//! `userxattr`), and the caller owns all files. A whiteout is a character device 0:0, which needs no privileges since
-//! Linux 5.8. Otherwise it is an empty file with `overlay.whiteout` in a directory marked `opaque=x` (Linux 6.7;
-//! Documentation/filesystems/overlayfs.rst, "whiteouts and opaque directories").
+//! With privileges: `trusted.overlay.*`, real owners and devices. Without: `user.overlay.*` (mounts with `userxattr`),
+//! and the caller owns all files. A whiteout is a character device 0:0, which needs no privileges since Linux 5.8.
+//! Otherwise it is an empty file with `overlay.whiteout` in a directory marked `opaque=x` (Linux 6.7;
+//! filesystems/overlayfs.rst, "whiteouts and opaque directories").
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::weaken;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The attributes that mark what overlayfs must know.
+/// The attributes that overlayfs reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Marks {
@@ -31,7 +31,7 @@ pub enum Marks {
 pub enum Owners {
     /// The owners in the image.
     Image,
-    /// The caller owns all: it cannot give files to other users.
+    /// The caller cannot give files to other users.
     Caller,
 }
 
@@ -45,7 +45,7 @@ pub enum Whiteouts {
     Attribute,
 }
 
-/// The on-disk form of all layers of a store, recorded in it.
+/// The same for all layers of a store, recorded in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Form {
     /// The attributes of marks.
@@ -57,7 +57,6 @@ pub struct Form {
 }
 
 impl Form {
-    /// Tests what this process may do in `directory`, which it owns.
     pub(crate) fn probe(directory: BorrowedFd<'_>) -> Result<Form> {
         let name = format!(".probe-{}", std::process::id());
         let file =
@@ -69,7 +68,7 @@ impl Form {
             rustix::fs::fchown(&file, Some(ids.0), Some(ids.1)).is_ok()
         };
         let owners = if owner(1) && owner(65_533) { Owners::Image } else { Owners::Caller };
-        // If this fails, either the name is free or the next call reports the fault.
+        // On failure the name is free, or the next call reports the fault.
         let _ = rustix::fs::unlinkat(directory, name.as_str(), AtFlags::empty());
         let whiteout = mknodat(directory, name.as_str(), FileType::CharacterDevice, Mode::empty(), 0);
         let _ = rustix::fs::unlinkat(directory, name.as_str(), AtFlags::empty());
@@ -94,7 +93,6 @@ impl Form {
         }
     }
 
-    /// Hides the entries of `directory` in lower layers.
     pub(crate) fn set_opaque(self, directory: BorrowedFd<'_>) -> Result<()> {
         fsetxattr(directory, self.opaque_name(), b"y", XattrFlags::empty()).map_err(made)
     }
@@ -112,10 +110,10 @@ impl Form {
         }
     }
 
-    /// Makes a whiteout `name` in `directory`. The name must be free.
+    /// The name must be free.
     pub(crate) fn make_whiteout(self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
         self.mark(directory, name)?;
-        // Time zero, so that a layer is the same each time.
+        // A layer must be the same each time.
         let epoch = Timespec { tv_sec: 0, tv_nsec: 0 };
         let never = Timestamps { last_access: epoch, last_modification: epoch };
         rustix::fs::utimensat(directory, name, &never, AtFlags::SYMLINK_NOFOLLOW).map_err(made)
@@ -136,7 +134,6 @@ impl Form {
         }
     }
 
-    /// Whether `name` in `directory` is a whiteout.
     pub(crate) fn is_whiteout(self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool> {
         let found = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => found,
@@ -149,7 +146,7 @@ impl Form {
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let file = match openat(directory, name, flags, Mode::empty()) {
                     Ok(file) => file,
-                    // A file that its owner cannot read is not a mark: marks have mode 0600.
+                    // Not a mark: the owner can read marks, which have mode 0600.
                     Err(Errno::ACCESS) => return Ok(false),
                     Err(errno) => return Err(errno).failing(Kind::Store, || "open a layer's file"),
                 };
@@ -160,10 +157,10 @@ impl Form {
     }
 }
 
-/// Opens a directory below `root` by a path without symlinks.
+/// The path must have no symlinks.
 pub(crate) fn open_below(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     if weaken::is_off("image-symlinks") {
-        // Weakened: the host resolves the path, and its symlinks lead anywhere.
+        // Weakened: symlinks lead anywhere on the host.
         return openat(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     }
     let path = if path.is_empty() { b"." } else { path };
@@ -171,22 +168,20 @@ pub(crate) fn open_below(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, E
     openat2(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), flags)
 }
 
-/// Opens a directory by a single name and follows no symlink.
+/// Follows no symlink.
 pub(crate) fn open_child(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The error of making something in a layer. The user must free space on a full disk.
 pub(crate) fn made(errno: Errno) -> Error {
     crate::files::failed(errno.into(), "write into the layer".into())
 }
 
-/// The path of `name` in the directory `parent`.
 pub(crate) fn join(parent: &[u8], name: &[u8]) -> Vec<u8> {
     if parent.is_empty() { name.to_vec() } else { [parent, b"/", name].concat() }
 }
 
-/// Directory and name of a normalised path that is not the root.
+/// `path` is normalised and not the root.
 pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),

@@ -1,8 +1,5 @@
-//! Imports a root file system as an image of one layer: from a tar (compressed or not, also from standard input) or a
-//! folder.
-//!
-//! A folder is read in the order of its names, so the layer is reproducible. It keeps what the layer reader restores:
-//! owners, modes, times, attributes, hard links, devices.
+//! Imports a root file system, a tar or a folder, as an image of one layer. A folder is read in the order of its names,
+//! so the layer is reproducible.
 
 use super::digest::{Algorithm, Digest, Hasher};
 use super::load::{self, LoadOptions};
@@ -23,7 +20,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Imports the root at `path` (`-` is standard input) under `name`. `run` sets the command and its settings.
+/// `path` is a folder or a tar, which may be compressed; `-` is standard input. `run` sets the command and its
+/// settings.
 pub fn import(
     store: &Store,
     path: &Path,
@@ -86,7 +84,6 @@ pub fn import(
     load::add(store, &source, &descriptor, std::slice::from_ref(name), options, report).doing(step)
 }
 
-/// The new documents and the layer.
 struct ImportedImage {
     documents: Vec<Vec<u8>>,
     layer: (Digest, PathBuf),
@@ -110,7 +107,6 @@ impl Source for ImportedImage {
     }
 }
 
-/// Hashes and counts what is written.
 struct HashingWriter<W> {
     sink: W,
     hasher: Hasher,
@@ -145,7 +141,7 @@ fn folder(path: &Path, sink: impl Write) -> Result<()> {
     let root = rustix::fs::open(path, flags, Mode::empty()).failing(Kind::NotFound, || "open the folder")?;
     let stat = rustix::fs::fstat(&root).failing(Kind::Store, || "look at the folder")?;
     let mut writer = Writer::new(sink);
-    // The first name of each file with several names, by inode.
+    // By inode, for files with several names.
     let mut links = HashMap::<u64, Vec<u8>>::new();
     writer.entry(&entry(b"./".to_vec(), &stat, EntryKind::Directory, copy::listed(root.as_fd())?))?;
     let mut walk = Walk::<1, Vec<u8>>::new(Bounds::NONE);
@@ -205,7 +201,7 @@ fn folder(path: &Path, sink: impl Write) -> Result<()> {
     writer.finish().map(drop)
 }
 
-/// The kind of an entry. A socket is left out: its process is not in the image.
+/// Leaves out a socket: its process is not in the image.
 fn kind(status: &Stat) -> Option<EntryKind> {
     match FileType::from_raw_mode(status.st_mode) {
         FileType::RegularFile => Some(EntryKind::File),
@@ -218,7 +214,7 @@ fn kind(status: &Stat) -> Option<EntryKind> {
     }
 }
 
-/// Writes exactly the announced bytes: a file that changes must not shift the rest.
+/// A file that changes must not shift the next entry.
 fn content<W: Write>(file: File, size: u64, writer: &mut Writer<W>) -> Result<()> {
     let (mut file, mut left, mut buffer) = (file.take(size), size, vec![0; 64 << 10]);
     while left > 0 {

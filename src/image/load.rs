@@ -1,5 +1,5 @@
-//! Loads an image into the store: fetches what is missing, unpacks in parallel, finishes and commits the layers from
-//! the bottom up. An interrupted load continues at the first missing layer.
+//! Loads an image into the store: unpacks in parallel, commits layers from the bottom up. An interrupted load continues
+//! at the first missing layer.
 
 use super::blob_writer::BlobWriter;
 use super::digest::chain;
@@ -27,15 +27,13 @@ pub struct LoadOptions {
     pub platform: Option<Platform>,
     /// The bounds of the image.
     pub limits: Limits,
-    /// Waits until everything is on disk. Otherwise a power cut in the next seconds means that layers are unpacked
-    /// again.
+    /// Waits until everything is on disk. Otherwise layers are unpacked again after a power cut in the next seconds.
     pub sync: bool,
 }
 
-/// The most layers that are unpacked at once. More compete for the disk.
+/// More layers at once compete for the disk.
 const MOST_WORKERS: usize = 4;
 
-/// Loads one image into the store and gives it `names`.
 pub(crate) fn add(
     store: &Store,
     source: &dyn Source,
@@ -70,14 +68,14 @@ pub(crate) fn add(
     Ok(record)
 }
 
-/// A name with a digest must name exactly that content, or pinning would be meaningless.
+/// A name with a digest must name exactly that content.
 pub(crate) fn pinned(name: &Reference) -> Error {
     Error::new(Kind::Usage, "a name with a digest is what has that digest, and cannot be given")
         .doing(format!("name an image `{name}`"))
         .hint("give it a tag: NAME:TAG")
 }
 
-/// The image that a name has in the store, if the name still means it at the source.
+/// The image of a name in the store, if the name still means it at the source.
 pub(crate) fn current(
     store: &Store,
     name: &Reference,
@@ -103,7 +101,7 @@ fn is_complete(store: &Store, record: &ImageRecord) -> bool {
         && record.blobs().all(|blob| store.has_blob(blob))
 }
 
-/// Unpacks the layers of an image again from its blobs: after a power cut, or when they were damaged.
+/// After a power cut, or when layers were damaged.
 fn rebuild(store: &Store, record: &ImageRecord) -> Result<ImageRecord> {
     let source = FromStore(store);
     let options = LoadOptions { sync: true, ..LoadOptions::default() };
@@ -114,8 +112,8 @@ fn rebuild(store: &Store, record: &ImageRecord) -> Result<ImageRecord> {
 }
 
 impl Store {
-    /// The image that `text` names, with a lock against `prune` that waits for no other lock. Layers that a power cut may
-    /// have damaged are unpacked again first.
+    /// The image that `text` names, locked against `prune`. Waits for no other lock. Unpacks layers again that a power
+    /// cut may have damaged.
     pub fn resolve(&self, text: &str) -> Result<Image> {
         let mut record = self.find(text)?;
         let lease = self.lease(&record.digest).map_err(|error| error.doing(format!("use the image `{text}`")))?;
@@ -126,7 +124,6 @@ impl Store {
     }
 }
 
-/// The store's own blobs as a source.
 pub(crate) struct FromStore<'a>(pub(crate) &'a Store);
 
 impl Source for FromStore<'_> {
@@ -146,14 +143,13 @@ impl Source for FromStore<'_> {
     }
 }
 
-/// A layer with verified digests that waits for the ones below it.
+/// A layer with verified digests that waits for those below.
 struct Unpacked {
     work: Temporary,
     extractor: Extractor,
     measured: Measured,
 }
 
-/// The load of one image.
 struct Work<'a> {
     store: &'a Store,
     source: &'a dyn Source,
@@ -163,12 +159,11 @@ struct Work<'a> {
     options: &'a LoadOptions,
     budget: Arc<Budget>,
     report: Report<'a>,
-    /// Layers to unpack, the largest first.
+    /// The largest first.
     queue: Vec<usize>,
     next: AtomicUsize,
     failed: AtomicBool,
     slots: Vec<Mutex<Option<Unpacked>>>,
-    /// The number of committed layers, from the bottom.
     committed: Mutex<usize>,
 }
 
@@ -197,7 +192,7 @@ fn bring(
             report(Event::There { digest: &layer.digest, size: layer.size });
             continue;
         }
-        // A damaged blob in the store would be read again each time, whatever the source has.
+        // A damaged blob in the store would be read again each time.
         if !source.is_store() && store.drop_damaged(layer)? {
             report(Event::Note(&format!(
                 "the store's copy of {} was damaged; it is fetched again",
@@ -227,8 +222,8 @@ fn bring(
     finish(&work, chosen)
 }
 
-/// Runs `work` in one thread for each processor, up to [`MOST_WORKERS`]. `work` unpacks one layer after the other.
-/// Returns the first error.
+/// Runs one thread for each processor, up to [`MOST_WORKERS`]. `work` unpacks layers until none waits. Returns the
+/// first error.
 pub(super) fn in_parallel(layers: usize, work: impl Fn() -> Result<()> + Sync) -> Result<()> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let wanted = processors.min(MOST_WORKERS).min(layers.max(1));
@@ -256,7 +251,6 @@ impl Work<'_> {
         }
     }
 
-    /// Unpacks one layer into a new directory and stores its blob.
     fn unpack(&self, index: usize) -> Result<()> {
         let descriptor = &self.layers[index];
         let work = Temporary::new(self.store)?;
@@ -286,7 +280,6 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Finishes and commits every layer whose lower layers are complete.
     fn commit_ready(&self) -> Result<()> {
         let Ok(mut committed) = self.committed.lock() else { return Ok(()) };
         while *committed < self.layers.len() {
@@ -318,7 +311,7 @@ impl Work<'_> {
     }
 }
 
-/// Names a finished layer. An existing one from another process stays if it is whole.
+/// An existing layer from another process stays if it is whole.
 fn put_layer(store: &Store, chain: &Digest, staged: &Path, work: &Path) -> Result<()> {
     let target = store.layer_path(chain);
     if store.layer(chain)?.is_some() {
@@ -335,10 +328,10 @@ fn put_layer(store: &Store, chain: &Digest, staged: &Path, work: &Path) -> Resul
     }
 }
 
-/// Checks the digests first: the errors of unpacking a corrupt blob are misleading.
+/// Digests first: the errors of unpacking a corrupt blob are misleading.
 pub(super) fn check(descriptor: &Descriptor, diff_id: &Digest, measured: &Measured, outcome: Result<()>) -> Result<()> {
     let check = !weaken::is_off("image-digest");
-    // Except on a full disk: then the rest of the blob was never read.
+    // On a full disk the rest of the blob was never read.
     if outcome.as_ref().is_err_and(|error| error.kind() == Kind::Disk) {
         return outcome;
     }
@@ -387,7 +380,6 @@ fn finish(work: &Work<'_>, chosen: &SelectedImage) -> Result<ImageRecord> {
     Ok(record)
 }
 
-/// Waits until everything on the store's file system is on disk.
 pub(super) fn sync(path: &Path) -> Result<()> {
     let directory = File::open(path).map_err(|cause| files::failed(cause, format!("open `{}`", path.display())))?;
     rustix::fs::syncfs(&directory).map_err(|errno| files::failed(errno.into(), "write everything to disk".into()))

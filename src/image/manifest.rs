@@ -1,8 +1,7 @@
-//! Manifests, indexes and descriptors: bounded, checked against their descriptor before parsing, and unambiguous.
-//! Pure.
+//! Manifests, indexes and descriptors: bounded, checked before parsing, and unambiguous. Pure.
 //!
-//! The types of the documents are our own and have only the fields in use. Unknown fields are ignored, and `null`
-//! means absent, since Go programs write it. Tests compare them with `oci-spec` (docs/decisions/0009).
+//! Unknown fields are ignored; `null` means absent, since Go programs write it. Tests compare the types with `oci-spec`
+//! (docs/decisions/0009).
 
 use super::Digest;
 use super::digest::Hasher;
@@ -12,8 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The longest JSON document of an image: registries refuse manifests over 4 MiB, and a larger config is a bomb
-/// (CVE-2023-25153).
+/// Registries refuse manifests over 4 MiB; a larger config is a bomb (CVE-2023-25153).
 pub(crate) const LARGEST_DOCUMENT: u64 = 8 << 20;
 /// The limit of overlayfs (OVL_MAX_STACK).
 pub(crate) const MOST_LAYERS: usize = 500;
@@ -28,7 +26,7 @@ pub(crate) const DOCKER_LIST: &str = "application/vnd.docker.distribution.manife
 pub(crate) const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
 
-/// A blob's digest, size and type, and where else it may be. The digest has passed the grammar.
+/// The digest has passed the grammar.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Descriptor {
     pub(crate) media_type: String,
@@ -41,13 +39,13 @@ pub(crate) struct Descriptor {
     pub(crate) data: Option<Vec<u8>>,
 }
 
-/// An image index (image-spec, image-index.md).
+/// image-spec, image-index.md.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct Index {
     pub(crate) manifests: Vec<Entry>,
 }
 
-/// An unchecked descriptor in a document (image-spec, descriptor.md).
+/// Unchecked (image-spec, descriptor.md).
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Entry {
@@ -64,7 +62,6 @@ pub(crate) struct Entry {
     pub(crate) platform: Option<EntryPlatform>,
 }
 
-/// The platform of an entry of an index.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct EntryPlatform {
     pub(crate) os: String,
@@ -73,7 +70,7 @@ pub(crate) struct EntryPlatform {
     pub(crate) variant: String,
 }
 
-/// An image manifest (image-spec, manifest.md).
+/// image-spec, manifest.md.
 #[derive(Deserialize)]
 struct ImageManifest {
     config: Entry,
@@ -81,7 +78,6 @@ struct ImageManifest {
 }
 
 impl Descriptor {
-    /// Checks the digest's grammar and decodes embedded content.
     pub(crate) fn new(entry: &Entry) -> Result<Descriptor> {
         let data = match &entry.data {
             Some(text) => Some(
@@ -100,7 +96,7 @@ impl Descriptor {
         })
     }
 
-    /// Checks first the size, then the digest, both before `bytes` are parsed.
+    /// Size, then digest, both before `bytes` are parsed.
     pub(crate) fn check(&self, bytes: &[u8]) -> Result<()> {
         if self.size != bytes.len() as u64 {
             let found = bytes.len();
@@ -115,25 +111,21 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Layers that a registry must not distribute (deprecated). They come from `urls`, which are followed only on
+    /// Registries must not distribute such a layer (deprecated). It comes from `urls`, which are followed only on
     /// request.
     pub(crate) fn is_foreign(&self) -> bool {
         self.media_type.contains("nondistributable") || self.media_type.contains(".foreign.")
     }
 }
 
-/// The error of content that differs from its digest.
 pub(crate) fn mismatch(digest: &Digest, cause: String) -> Error {
     Error::new(Kind::Image, cause)
         .doing(format!("check `{digest}`"))
         .hint("the content is corrupt or was tampered with; fetch it again from a source that you trust")
 }
 
-/// The two documents that a reference can mean.
 pub(crate) enum Document {
-    /// A list of images by platform.
     Index(Index),
-    /// One image.
     Manifest(Manifest),
 }
 
@@ -144,8 +136,8 @@ pub(crate) struct Manifest {
     pub(crate) layers: Vec<Descriptor>,
 }
 
-/// Parses a document whose descriptor was checked. `media_type` comes from the descriptor or the registry's header;
-/// the document must not contradict it (CVE-2021-41190).
+/// `bytes` were checked. The document must not contradict `media_type` of the descriptor or the registry's header
+/// (CVE-2021-41190).
 pub(crate) fn parse(bytes: &[u8], media_type: Option<&str>) -> Result<Document> {
     let value = json(bytes).map_err(|error| error.doing("read a manifest"))?;
     document(value, media_type).map_err(|error| error.doing("read a manifest"))
@@ -211,7 +203,7 @@ fn is_known(media_type: &str) -> bool {
     matches!(media_type, OCI_INDEX | OCI_MANIFEST | DOCKER_LIST | DOCKER_MANIFEST)
 }
 
-/// Parses JSON with a bounded size, and removes the nulls that mean "absent".
+/// Bounds the size, and removes the nulls that mean "absent".
 pub(crate) fn json(bytes: &[u8]) -> Result<Value> {
     if bytes.len() as u64 > LARGEST_DOCUMENT {
         let found = bytes.len();
@@ -281,7 +273,7 @@ mod tests {
         assert!(parse(text.as_bytes(), None).is_err());
     }
 
-    /// T-55, CVE-2023-25153: the size is checked before the parser runs.
+    /// T-55, CVE-2023-25153.
     #[test]
     fn a_document_over_the_bound_is_refused_unparsed() {
         let large = vec![b' '; LARGEST_DOCUMENT as usize + 1];

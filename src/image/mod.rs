@@ -1,11 +1,7 @@
-//! Images: from a reference to layers that an overlay can mount.
+//! Images: from a registry, an archive or a root file system to layers that an overlay can mount.
 //!
-//! In: a registry, an OCI layout, a docker-archive, a root file system. Out: [`Image`], the layer directories in
-//! overlayfs's form, the config, and a lease that keeps them.
-//!
-//! Order: `reference` and `manifest` are pure; `source` and `registry` fetch; `layer` unpacks (on `tar`). `load`
-//! fills the `store`; `config` becomes a process. `union` shows a stack of layers, `flatten` merges it.
-//! Not here: mounts and processes. No path of an image is given to the host to resolve.
+//! `source` and `registry` fetch; `layer` unpacks (on `tar`). `load` fills the `store`; `config` becomes a process.
+//! `union` shows a stack of layers, `flatten` merges it. The host resolves no path of an image.
 
 mod blob_writer;
 mod compare;

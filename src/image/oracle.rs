@@ -1,4 +1,4 @@
-//! Compares our types of image documents with those of `oci-spec`: both must read the same values.
+//! The types of documents and those of `oci-spec` must read the same values.
 
 use super::config::ImageConfig;
 use super::manifest::{Document, OCI_INDEX, OCI_MANIFEST, parse};

@@ -1,7 +1,7 @@
-//! Selects the entry of an index for a platform: os, architecture, variant. Pure.
+//! Selects the entry of an index for a platform. Pure.
 //!
-//! The first fitting entry wins (image-spec, "Image Index"), the wanted variant before lower ones. Skips entries
-//! without a platform, of unknown media types, and attestations (`unknown/unknown`).
+//! The first fitting entry wins (image-spec, "Image Index"), the wanted variant before lower ones. Skips attestations
+//! (`unknown/unknown`).
 
 use super::manifest::{DOCKER_LIST, DOCKER_MANIFEST, Descriptor, Entry, Index, OCI_INDEX, OCI_MANIFEST};
 use crate::error::{Error, Kind, Result};
@@ -32,9 +32,7 @@ impl Platform {
         Platform { os: "linux".into(), architecture: architecture.into(), variant: variant.into() }
     }
 
-    /// The distance of a platform from this one: 0 if equal, more for a lower variant that runs here. `None` if it
-    /// does not run here.
-    /// does not run here.
+    /// 0 if equal, more for a lower variant; `None` if it does not run here.
     fn distance(&self, os: &str, architecture: &str, variant: &str) -> Option<u32> {
         if os != self.os || architecture != self.architecture {
             return None;
@@ -43,7 +41,7 @@ impl Platform {
         wanted.checked_sub(found)
     }
 
-    /// A variant as a number. The default is the architecture's base (`v8` on arm64, `v1` on amd64, `v7` on arm).
+    /// The default is the architecture's base.
     fn level(&self, variant: &str) -> Option<u32> {
         let base = match self.architecture.as_str() {
             "arm64" => 8,
@@ -94,8 +92,7 @@ impl FromStr for Platform {
     }
 }
 
-/// The entries that may lead to an image for `wanted`, best first: fitting manifests, then nested indexes and entries
-/// without a platform.
+/// Best first: fitting entries, then entries without a platform.
 pub(crate) fn candidates(index: &Index, wanted: &Platform) -> Result<Vec<Descriptor>> {
     let mut found: Vec<(u32, &Entry)> = Vec::new();
     for entry in &index.manifests {
@@ -116,12 +113,11 @@ pub(crate) fn candidates(index: &Index, wanted: &Platform) -> Result<Vec<Descrip
             None => found.push((u32::MAX, entry)),
         }
     }
-    // A stable sort: of equal entries the first wins (image-spec).
+    // Stable: of equal entries the first wins (image-spec).
     found.sort_by_key(|(distance, _)| *distance);
     found.into_iter().map(|(_, entry)| Descriptor::new(entry)).collect()
 }
 
-/// The platforms of an index, for errors.
 pub(crate) fn offered(index: &Index) -> Vec<String> {
     let platforms = index.manifests.iter().filter_map(|entry| entry.platform.as_ref());
     platforms

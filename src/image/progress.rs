@@ -40,7 +40,6 @@ pub enum Event<'a> {
 /// The receiver of events. Several threads call it.
 pub type Report<'a> = &'a (dyn Fn(Event<'_>) + Sync);
 
-/// A blob that reports the bytes that are read.
 pub(crate) struct ReportingReader<'a> {
     pub(crate) inner: Blob<'a>,
     pub(crate) digest: &'a Digest,

@@ -5,14 +5,13 @@ use crate::error::{Error, Kind, Result};
 use std::fmt;
 use std::str::FromStr;
 
-/// The registry of names without a host.
 const DEFAULT_HOST: &str = "docker.io";
-/// distribution-spec, "Pulling manifests": a tag is at most 128 characters.
+/// distribution-spec, "Pulling manifests".
 const LONGEST_TAG: usize = 128;
 /// Docker's limit of a whole name with its host.
 const LONGEST_NAME: usize = 255;
 
-/// A complete image name: host and repository, and a tag or a digest or both.
+/// Host and repository, and a tag or a digest or both.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reference {
     host: String,
@@ -22,12 +21,12 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// The registry's host with its port, such as `docker.io` or `localhost:5000`.
+    /// The host with its port, such as `docker.io` or `localhost:5000`.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The repository, such as `library/debian`.
+    /// Such as `library/debian`.
     pub fn repository(&self) -> &str {
         &self.repository
     }
@@ -52,13 +51,13 @@ impl Reference {
         Reference { digest: Some(digest), ..self.clone() }
     }
 
-    /// The name that the store keeps: a tag or a digest. A pinned name means nothing for its tag.
+    /// A pinned name means nothing for its tag.
     pub(crate) fn kept(&self) -> Reference {
         let tag = self.tag.clone().filter(|_| self.digest.is_none());
         Reference { tag, ..self.clone() }
     }
 
-    /// The short form: without Docker's host and `library/`.
+    /// Without Docker's host and `library/`.
     pub fn familiar(&self) -> String {
         let full = self.to_string();
         let short = full.strip_prefix("docker.io/").map(|rest| rest.strip_prefix("library/").unwrap_or(rest));
@@ -131,7 +130,7 @@ fn read(text: &str) -> Result<Reference> {
     Ok(Reference { host: host.to_owned(), repository, tag, digest })
 }
 
-/// Docker's rule: the first part is a host if it cannot be a Hub user's name.
+/// Docker's rule: a host cannot be a Hub user's name.
 fn is_host_like(part: &str) -> bool {
     part.contains('.') || part.contains(':') || part == "localhost"
 }

@@ -1,4 +1,4 @@
-//! The facts about an image that a sandbox needs to mount its layers as a root, read without mounting.
+//! What a sandbox needs to mount an image's layers as a root, read without mounting.
 
 use super::flatten::{self, ApplyMode};
 use super::form::{Form, Marks, Owners, open_below};
@@ -13,18 +13,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// An image's layers for overlayfs, and what their root shows.
+/// An image's layers for overlayfs, and the entries of their root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayeredRoot {
     /// The directory that contains all layers.
     pub directory: PathBuf,
-    /// Their paths in it, topmost first.
+    /// Paths in it, topmost first.
     pub layers: Vec<String>,
     /// The mode of the root.
     pub mode: u32,
-    /// The top-level entries of the root that are directories.
+    /// Top-level directories.
     pub folders: Vec<String>,
-    /// The other top-level entries: links and files.
+    /// Other top-level entries: links and files.
     pub others: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ pub enum Mounter {
     User,
 }
 
-/// The files of an image as one tree for one sandbox. Removed when this is dropped.
+/// The files of an image as one tree, removed on drop.
 #[derive(Debug)]
 pub struct Copied(Temporary);
 
@@ -48,15 +48,15 @@ impl Copied {
     }
 }
 
-/// Copies layers of a store into the empty directory `target`. `names` are the layers, topmost first, in `directory`.
+/// `names` are layers in `directory`, topmost first. `target` must be empty.
 pub(crate) fn gather(directory: &Path, names: &[String], target: BorrowedFd<'_>) -> Result<()> {
     let form = directory.parent().map(Store::peek).transpose()?.flatten();
     let form = form.ok_or_else(|| Error::new(Kind::Internal, "layers outside a store"))?;
     copy(names.iter().map(|name| directory.join(name)), form, target)
 }
 
-/// Copies one layer's part of the directory `path` (of the merged tree, without links) onto `target`, which has the
-/// parts of the layers below. Returns whether the directory exists now, given whether it did.
+/// Copies one layer's part of `path` (of the merged tree, without links) onto `target`, which has the parts below.
+/// Returns whether the directory then exists.
 fn copy_part(layer: &Path, path: &[u8], form: Form, target: BorrowedFd<'_>, existed: bool) -> Result<bool> {
     let step = || format!("look into the layer `{}`", layer.display());
     let layer = rustix::fs::open(layer, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
@@ -97,8 +97,8 @@ fn copy(layers: impl DoubleEndedIterator<Item = PathBuf>, form: Form, target: Bo
 }
 
 impl Image {
-    /// Whether this kernel can mount the layers in place. Root mounts them with other owners than their files have;
-    /// an ordinary user mounts them in a user namespace.
+    /// Whether this kernel can mount the layers in place: with other owners for root, in a user namespace for other
+    /// users.
     pub fn can_be_shown(&self, mounter: Mounter) -> Result<bool> {
         let Some(layer) = self.layers.first() else { return Ok(true) };
         let found = rustix::fs::statfs(layer).failing(Kind::Store, || format!("look at `{}`", layer.display()))?;
@@ -117,8 +117,7 @@ impl Image {
         self.layers.first().and_then(|layer| layer.ancestors().nth(3)).ok_or_else(outside)
     }
 
-    /// Copies all files into one tree of the store: for root, and for file systems where [`Image::can_be_shown`] is
-    /// false.
+    /// Copies all files into one tree: for root, and where [`Image::can_be_shown`] is false.
     pub fn copied(&self) -> Result<Copied> {
         let work = Temporary::in_directory(&self.store()?.join("temporary"))?;
         let root = work.make("root")?;
@@ -126,8 +125,7 @@ impl Image {
         Ok(Copied(work))
     }
 
-    /// The layers as a root. Refuses a store whose marks this mounter's overlay ignores: removed files would come
-    /// back.
+    /// Refuses a store whose marks this mounter's overlay ignores: removed files would come back.
     pub fn layered_root(&self, mounter: Mounter) -> Result<LayeredRoot> {
         self.fits(mounter)?;
         let (Some(first), false) = (self.layers.first(), self.layers.is_empty()) else {
@@ -144,7 +142,7 @@ impl Image {
         let mode = stack.top()?.map_or(0o755, |top| top.stat.st_mode & 0o7777);
         let (mut folders, mut others) = (Vec::new(), Vec::new());
         for (name, is_folder) in stack.root_names()? {
-            // A name that is not text cannot be a volume, and gets no write permission.
+            // A name that is not text cannot be a volume, and stays read-only.
             if let Ok(name) = String::from_utf8(name) {
                 if is_folder { folders.push(name) } else { others.push(name) }
             }
@@ -152,15 +150,14 @@ impl Image {
         Ok(LayeredRoot { directory, layers, mode, folders, others })
     }
 
-    /// Whether the image has a directory at `path`. Follows symlinks inside the image.
+    /// Follows symlinks inside the image.
     pub fn has_directory(&self, path: &str) -> Result<bool> {
         let stack = Stack::open(&self.layers, self.form)?;
         let real = stack.real_path(path.as_bytes(), true)?;
         Ok(real.is_empty() || stack.find(&real)?.is_some_and(|hit| hit.kind() == FileType::Directory))
     }
 
-    /// Copies the merged directory at `path` into the empty directory `target`, with its owner and mode. Follows
-    /// symlinks inside the image. `false` if the image lacks such a directory.
+    /// `target` must be empty. Follows symlinks inside the image. `false` if the image lacks such a directory.
     pub(crate) fn copy_directory(&self, path: &Path, target: BorrowedFd<'_>) -> Result<bool> {
         let stack = Stack::open(&self.layers, self.form)?;
         let real = stack.real_path(path.as_os_str().as_bytes(), true)?;

@@ -1,8 +1,5 @@
-//! A user namespace for image commands of ordinary users.
-//!
-//! Inside it the process may read and remove files that an image closed to their owner (mode 000). With subordinate
-//! ids (/etc/subuid, newuidmap), files get the owners of the image. A store with subordinate owners is always entered
-//! with the same ids.
+//! A user namespace for image commands of ordinary users. Inside it the process may read and remove files that an image
+//! closed to their owner (mode 000). With subordinate ids (/etc/subuid, newuidmap), files get the owners of the image.
 
 use super::config::bundle::IdRange;
 use super::form::Owners;
@@ -23,16 +20,15 @@ pub enum Ids {
     Subordinate,
 }
 
-/// Whether this process has entered a namespace with subordinate ids.
 static HAS_SUBORDINATE: AtomicBool = AtomicBool::new(false);
 
-/// The mapped user ids and group ids, if [`enter`] mapped subordinate ones.
+/// User ids and group ids, if [`enter`] mapped subordinate ones.
 pub(crate) fn subordinate() -> Option<(Vec<IdRange>, Vec<IdRange>)> {
     HAS_SUBORDINATE.load(Ordering::Relaxed).then(|| (map("uid_map"), map("gid_map")))
 }
 
-/// Enters a user namespace that fits the store at `store`, unless the caller is root. The process must have one
-/// thread. `wanted` applies to a new store.
+/// Enters a namespace that fits the store, unless the caller is root. The process must have one thread. `wanted` is for
+/// a new store.
 pub fn enter(store: &Path, wanted: Ids) -> Result<()> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
@@ -61,7 +57,7 @@ pub fn enter(store: &Path, wanted: Ids) -> Result<()> {
     }
     let range = |file| subordinate_range(file).map(|(start, count)| format!("{start} {count}"));
     let (uids, gids) = (range("/etc/subuid")?, range("/etc/subgid")?);
-    // The helpers must be outside the namespace, so they start before it and wait for a line.
+    // The helpers must be outside the namespace: they start before it and wait for a line.
     let pid = std::process::id();
     let script = format!("read line && newuidmap {pid} 0 {uid} 1 1 {uids} && newgidmap {pid} 0 {gid} 1 1 {gids}");
     let mut helper = Command::new("sh")
@@ -88,7 +84,7 @@ pub fn enter(store: &Path, wanted: Ids) -> Result<()> {
     Ok(())
 }
 
-/// The outside id of `inside`, from the kernel's map. Without a namespace it is the same id.
+/// From the kernel's map. Without a namespace it is the same id.
 pub(crate) fn outside(file: &str, inside: u32) -> u32 {
     map(file)
         .into_iter()

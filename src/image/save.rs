@@ -1,5 +1,4 @@
-//! Writes images of the store as a tar: an OCI layout that is also a docker-archive, as current Docker writes it. The
-//! same images give the same bytes.
+//! Writes an OCI layout that is also a docker-archive, as current Docker does. The same images give the same bytes.
 
 use super::digest::Digest;
 use super::manifest::Descriptor;
@@ -14,12 +13,11 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 
-/// Writes images to `sink`. An image given by a name has that name there; one given by its digest has all of its
-/// names.
+/// An image given by a name has only that name in the tar; one given by its digest has all names.
 pub fn save(store: &Store, images: &[String], sink: impl Write, report: Report<'_>) -> Result<()> {
     let mut records: Vec<(ImageRecord, Vec<String>)> = Vec::new();
     let mut leases = Vec::new();
-    // Tags only: a reader of the archive could not verify a name with a digest.
+    // A reader of the archive could not verify a name with a digest.
     let names: Vec<_> = store.names()?.into_iter().filter(|(name, _)| name.digest().is_none()).collect();
     for text in images {
         let image = store.resolve(text)?;
@@ -116,7 +114,6 @@ fn copy<W: Write>(store: &Store, blob: &Descriptor, writer: &mut Writer<W>, repo
     Ok(())
 }
 
-/// A plain file of the archive: owned by root, at time zero.
 pub(super) fn file(name: &str, size: u64) -> Entry {
     Entry {
         kind: EntryKind::File,

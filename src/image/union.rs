@@ -1,7 +1,5 @@
-//! Looks up paths in a stack of layers without mounting it, with overlayfs's semantics.
-//!
-//! Used to finish a layer (the metadata of directories below), and to read a file of an image before a sandbox exists
-//! (/etc/passwd). No lookup follows a symlink out of the stack.
+//! Looks up paths in a stack of layers without mounting it, with overlayfs's semantics. No lookup follows a symlink out
+//! of the stack.
 
 use super::form::{Form, open_below};
 use crate::error::{Context, Error, Kind, Result};
@@ -16,13 +14,12 @@ use std::path::Path;
 
 const MOST_HOPS: usize = 40;
 
-/// Layers, topmost first.
+/// Topmost first.
 pub(crate) struct Stack {
     layers: Vec<OwnedFd>,
     form: Form,
 }
 
-/// A found path: the directory of its layer, and its metadata.
 pub(crate) struct Hit {
     pub(crate) directory: OwnedFd,
     pub(crate) name: Vec<u8>,
@@ -36,7 +33,6 @@ impl Hit {
 }
 
 impl Stack {
-    /// Opens the directories of the layers, topmost first.
     pub(crate) fn open<P: AsRef<Path>>(layers: &[P], form: Form) -> Result<Stack> {
         let open = |path: &P| {
             let path = path.as_ref();
@@ -47,7 +43,7 @@ impl Stack {
         Ok(Stack { layers: layers.iter().map(open).collect::<Result<Vec<_>>>()?, form })
     }
 
-    /// Finds `path`, whose parents must all be real directories. The last component may be anything.
+    /// The parents of `path` must be real directories; the last component may be anything.
     pub(crate) fn find(&self, path: &[u8]) -> Result<Option<Hit>> {
         let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
         'layers: for root in &self.layers {
@@ -93,7 +89,6 @@ impl Stack {
         Ok(Some(Hit { directory, name: b".".to_vec(), stat }))
     }
 
-    /// The names in the root of the stack, and whether each is a directory.
     pub(crate) fn root_names(&self) -> Result<BTreeMap<Vec<u8>, bool>> {
         let mut topmost = BTreeMap::new();
         for root in &self.layers {
@@ -108,8 +103,7 @@ impl Stack {
         Ok(topmost.into_iter().filter_map(|(name, shown)| Some((name, shown?))).collect())
     }
 
-    /// Resolves symlinks of `path` inside the stack, the last component only if `last`. Missing components stay
-    /// unchanged.
+    /// Resolves symlinks inside the stack, the last component only if `last`. Missing components stay.
     pub(crate) fn real_path(&self, path: &[u8], last: bool) -> Result<Vec<u8>> {
         let part = |path: &[u8]| -> Vec<Vec<u8>> {
             path.split(|byte| *byte == b'/')
@@ -148,8 +142,8 @@ impl Stack {
         Ok(real.join(&b'/'))
     }
 
-    /// Reads a small regular file through symlinks; `None` if it is missing. Any other kind of file, and a file
-    /// longer than `limit`, is an error. An image may contain a FIFO or a hole of a terabyte (CVE-2026-47262).
+    /// Follows symlinks; `None` if the file is missing. An image may contain a FIFO or a hole of a terabyte
+    /// (CVE-2026-47262).
     pub(crate) fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>> {
         let real = self.real_path(path.trim_start_matches('/').as_bytes(), true)?;
         if real.is_empty() {
@@ -162,13 +156,12 @@ impl Stack {
     }
 }
 
-/// Reads a regular file of at most `limit` bytes: opens it without blocking and without following links, and checks
-/// it first.
+/// Opens without blocking and follows no link.
 pub(crate) fn read_regular(directory: BorrowedFd<'_>, name: &[u8], limit: u64) -> Result<Vec<u8>> {
     use std::io::Read;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let before = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Image, || "look at it")?;
-    // Check before opening: opening a device can have effects.
+    // Opening a device can have effects.
     if FileType::from_raw_mode(before.st_mode) != FileType::RegularFile {
         return Err(Error::new(Kind::Image, "it is not a regular file"));
     }

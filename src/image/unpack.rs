@@ -1,7 +1,7 @@
 //! Unpacks an image as an OCI bundle: `DIR/rootfs` and `DIR/config.json`.
 //!
-//! Layers of the store are copied. Layers of a layout or an archive are unpacked in parallel next to the target and
-//! then moved together, mostly by renames. `DIR` appears only when it is complete.
+//! Layers of the store are copied. Layers of an archive are unpacked next to the target and then moved together, mostly
+//! by renames. `DIR` appears only when it is complete.
 
 use super::ImageConfig;
 use super::config::bundle::{self, IdRange, Runner};
@@ -39,7 +39,6 @@ pub fn from_store(store: &Store, text: &str, target: &Path, overrides: &Override
     bundle.finish(&image.config, &accounts, overrides, image.digest.short(), store.form())
 }
 
-/// Unpacks an image from a source without a store.
 pub(crate) fn from_source(
     source: &dyn Source,
     chosen: &SelectedImage,
@@ -72,7 +71,6 @@ fn layer_path(work: &Temporary, index: usize) -> PathBuf {
     work.path().join("layers").join(index.to_string())
 }
 
-/// Unpacks all layers in parallel, each into a new directory.
 fn layers(
     source: &dyn Source,
     chosen: &SelectedImage,
@@ -125,7 +123,7 @@ fn layer(
     Ok(())
 }
 
-/// A bundle in progress: next to the target, so that the last step is a rename.
+/// Next to the target, so that the last step is a rename.
 struct Bundle {
     target: PathBuf,
     work: Temporary,
@@ -174,7 +172,7 @@ impl Bundle {
         let config = bundle::config(&process, hostname, &runner);
         let failed = |cause| files::failed(cause, format!("unpack into `{}`", self.target.display()));
         let made = self.work.path().join("bundle");
-        // Private: a user with access to the image's set-id files could run them like the host's.
+        // A user with access to the image's set-id files could run them like the host's.
         std::fs::DirBuilder::new().mode(0o700).create(&made).map_err(failed)?;
         files::replace(&made.join("config.json"), &super::store::to_json(&config)?, 0o644, Durability::Cached)?;
         std::fs::rename(self.work.path().join("rootfs"), made.join("rootfs")).map_err(failed)?;
@@ -187,7 +185,7 @@ impl Bundle {
             std::os::unix::fs::fchown(&directory, Some(found.uid()), Some(found.gid())).map_err(failed)?;
         }
         std::fs::rename(&made, &self.target).map_err(failed)?;
-        // Set the mode last: a read-only directory could not be renamed by an ordinary user.
+        // Last: an ordinary user could not rename a read-only directory.
         if let Some(found) = found {
             directory.set_permissions(Permissions::from_mode(found.mode() & 0o7777)).map_err(failed)?;
         }

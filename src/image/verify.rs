@@ -1,5 +1,4 @@
-//! Verifies the store: unpacks each image again from its checked blobs into a second store, and compares the layers
-//! file by file.
+//! Unpacks each image again from its checked blobs into a second store, and compares the layers file by file.
 
 use super::load::{self, FromStore, LoadOptions};
 use super::store::{ImageRecord, Lease, Store, Temporary};
@@ -38,8 +37,7 @@ pub struct Verified {
 pub enum Repair {
     /// Only reports them.
     No,
-    /// Replaces damaged layers that are not in use. Removes damaged blobs, so that the next pull or load fetches them
-    /// again.
+    /// Replaces damaged layers that are not in use. Removes damaged blobs: the next pull or load fetches them.
     Yes,
 }
 
@@ -100,8 +98,8 @@ impl Store {
         Ok(())
     }
 
-    /// Replaces a damaged layer and returns whether it did. Never replaces a layer that a sandbox or a load may have
-    /// open. The lower directory of an overlay must not change, and the old one is deleted.
+    /// Skips a layer that a sandbox or a load may have open. An overlay's lower directory must not change, and the old
+    /// one is deleted.
     fn replace_layer(&self, chain: &Digest, fresh: &Path, work: &Temporary) -> Result<bool> {
         let _lock = Lock::wait(&self.path().join("lock"))?;
         if self.reserved()?.digests.contains(chain.hex()) {
@@ -123,7 +121,6 @@ impl Store {
         Ok(true)
     }
 
-    /// Removes the damaged blobs of an image. Returns whether there were any.
     fn remove_damaged(&self, record: &ImageRecord) -> Result<bool> {
         let mut removed = false;
         for blob in record.blobs() {

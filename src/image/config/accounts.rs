@@ -1,17 +1,16 @@
-//! The user of the process: resolves Docker's `user[:group]` in the image's /etc/passwd and /etc/group. The lookup is
-//! pure.
+//! Resolves Docker's `user[:group]` in the image's /etc/passwd and /etc/group. Pure.
 //!
-//! A number is never a name, and one out of range is refused. `4294967296` once wrapped to root (CVE-2024-40635), and
-//! once matched the name of a crafted passwd entry with uid 0 (CVE-2026-46680).
+//! A number is never a name, and must be in range. `4294967296` once wrapped to root (CVE-2024-40635), and once matched
+//! a passwd entry of that name with uid 0 (CVE-2026-46680).
 
 use crate::error::{Error, Kind, Result};
 use crate::image::union::Stack;
 use crate::sys::weaken;
 
-/// The largest account file. A larger one is an attack on its reader (CVE-2026-47262).
+/// A larger account file is an attack on its reader (CVE-2026-47262).
 pub(crate) const LARGEST_FILE: u64 = 10 << 20;
 
-/// The largest id that all programs accept: above it, some read a negative number.
+/// Above this id some programs read a negative number.
 const LARGEST_ID: u64 = i32::MAX as u64;
 const LONGEST_LINE: usize = 64 << 10;
 
@@ -31,8 +30,7 @@ pub struct User {
     pub uid: u32,
     /// Primary group id.
     pub gid: u32,
-    /// Supplementary groups, the primary one first: else an ACL that denies the primary group would not apply
-    /// (CVE-2022-36109).
+    /// The primary group is the first: else an ACL that denies it would not apply (CVE-2022-36109).
     pub additional_gids: Vec<u32>,
     /// The home directory, if the image names one.
     pub home: Option<String>,
@@ -51,14 +49,12 @@ struct GroupLine<'a> {
     members: &'a str,
 }
 
-/// The part before or after the colon.
 enum Part<'a> {
     Number(u32),
     Name(&'a str),
 }
 
 impl Accounts {
-    /// Reads the files from layers without mounting.
     pub(crate) fn of(stack: &Stack) -> Result<Accounts> {
         let read = |path| {
             stack
@@ -149,7 +145,7 @@ impl Accounts {
     }
 }
 
-/// The fields of each text line that is not too long and not a comment. Skips what does not parse.
+/// Skips comments, too long lines and what does not parse.
 fn lines(bytes: &[u8]) -> impl Iterator<Item = Vec<&str>> {
     bytes
         .split(|byte| *byte == b'\n')
@@ -160,7 +156,7 @@ fn lines(bytes: &[u8]) -> impl Iterator<Item = Vec<&str>> {
         .map(|line| line.split(':').collect())
 }
 
-/// Text that looks like a number, also with a sign, must be in range.
+/// A number, also with a sign, must be in range.
 fn part(text: &str) -> Result<Part<'_>> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -201,7 +197,7 @@ mod tests {
         assert_eq!((user.uid, user.gid, user.additional_gids.as_slice()), (uid, gid, additional), "{text}");
     }
 
-    /// T-37: the primary group is always the first of the others.
+    /// T-37.
     #[test]
     fn users_and_groups_are_found_as_docker_finds_them() {
         check("", 0, 0, &[0]);
@@ -214,7 +210,7 @@ mod tests {
         assert_eq!(accounts().user("me").unwrap().home.as_deref(), Some("/home/me"));
     }
 
-    /// T-38, CVE-2024-40635 and CVE-2026-46680.
+    /// T-38, CVE-2024-40635, CVE-2026-46680.
     #[test]
     fn a_number_out_of_range_is_refused_and_never_a_name() {
         for text in ["2147483648", "4294967295", "4294967296", "-1", "+1", "0:4294967296", "99999999999999999999999"] {
@@ -223,7 +219,6 @@ mod tests {
         }
     }
 
-    /// The number may come through a name.
     #[test]
     fn a_number_out_of_range_in_an_account_file_is_refused() {
         let accounts = Accounts {

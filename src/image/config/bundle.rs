@@ -1,7 +1,5 @@
-//! The config.json that `unpack` writes next to the root, for any OCI runtime. Pure.
-//!
-//! It has the isolation of runc's `spec` (namespaces, masked paths, few capabilities) and the image's process. It is
-//! built as JSON directly, because it is output only.
+//! The config.json that `unpack` writes, for any OCI runtime: the isolation of runc's `spec` and the image's process.
+//! Pure. Plain JSON because it is output only.
 
 use super::Process;
 use serde_json::{Value, json};
@@ -41,39 +39,30 @@ const MASKED: &[&str] = &[
 
 const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// A line of an id map (user_namespaces(7)).
+/// user_namespaces(7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IdRange {
-    /// The first id in the namespace.
     pub inside: u32,
-    /// The first id outside.
     pub outside: u32,
-    /// The number of ids.
     pub count: u32,
 }
 
 impl IdRange {
-    /// Whether it maps this inside id.
     pub(crate) fn has(&self, inside: u32) -> bool {
         inside >= self.inside && inside - self.inside < self.count
     }
 }
 
-/// The user that will run the bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
-    /// Root.
     Root,
-    /// A user, in a user namespace with these ids.
+    /// In a user namespace with these ids.
     User {
-        /// User ids.
         uids: Vec<IdRange>,
-        /// Group ids.
         gids: Vec<IdRange>,
     },
 }
 
-/// The bundle's config.
 pub(crate) fn config(process: &Process, hostname: &str, runner: &Runner) -> Value {
     // With one mapped id every process is root inside.
     let (uid, gid, groups) = match runner {
@@ -149,14 +138,14 @@ fn mounts(runner: &Runner, volumes: &[String]) -> Value {
         json!({ "destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue", "options": ["nosuid", "noexec", "nodev"] }),
     ];
     if rootless {
-        // Mounting sysfs needs privileges in its network namespace; the host's is bound read-only.
+        // sysfs needs privileges in its network namespace.
         all.push(json!({ "destination": "/sys", "type": "none", "source": "/sys", "options": ["rbind", "nosuid", "noexec", "nodev", "ro"] }));
     } else {
         all.push(json!({ "destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"] }));
         all.push(json!({ "destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["nosuid", "noexec", "nodev", "relatime", "ro"] }));
     }
     for path in volumes {
-        // Filled from the image's content at that path, removed with the container.
+        // Filled from the image's content at that path.
         all.push(json!({ "destination": path, "type": "tmpfs", "source": "volume", "options": ["nosuid", "nodev", "tmpcopyup"] }));
     }
     Value::Array(all)

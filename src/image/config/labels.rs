@@ -1,11 +1,9 @@
-//! Selects the labels of an image that may become annotations of a container. Pure.
-//!
-//! Annotations control runtimes on the host, and the image's author writes the labels. So a label that some runtime
-//! obeys is left out (runtime-spec, features.md, "potentiallyUnsafeConfigAnnotations").
+//! Selects the labels that may become annotations. Pure. Annotations control runtimes on the host, but the image's
+//! author writes the labels (runtime-spec, features.md, "potentiallyUnsafeConfigAnnotations").
 
 use std::collections::BTreeMap;
 
-/// Names, and prefixes that end with a dot or a slash, with the runtimes that obey them.
+/// The runtimes that obey each name, or prefix with a dot or a slash at the end.
 const OBEYED: [(&str, &str); 13] = [
     ("bundle", "runc: where the bundle is, as in `state`"),
     ("cdi.k8s.io/", "containerd, CRI-O: devices of the host"),
@@ -22,7 +20,6 @@ const OBEYED: [(&str, &str); 13] = [
     ("run.oci.", "crun: files of the host for the output of hooks, handlers, sockets, mounts"),
 ];
 
-/// Removes the annotations that a runtime would obey.
 pub(super) fn harmless(mut annotations: BTreeMap<String, String>) -> BTreeMap<String, String> {
     annotations.retain(|name, _| !is_obeyed(name));
     annotations

@@ -1,7 +1,4 @@
-//! The image's config: how to run it, and its conversion (image-spec, conversion.md).
-//!
-//! `process` is the pure conversion, `accounts` resolves users, `labels` removes what a runtime would obey, `bundle`
-//! writes a config.json.
+//! The image's config and its conversion to a process (image-spec, conversion.md).
 
 mod accounts;
 pub(crate) mod bundle;
@@ -19,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The config: OCI's fields, and Docker's own (Healthcheck, Shell, OnBuild).
+/// OCI's fields, and Docker's own (Healthcheck, Shell, OnBuild).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImageConfig {
@@ -66,7 +63,7 @@ pub struct ImageConfig {
     /// Docker's health check, unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub healthcheck: Option<Value>,
-    /// Docker's shell for the shell form of commands.
+    /// For the shell form of commands.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shell: Vec<String>,
     /// Docker's build triggers; never run here.
@@ -77,7 +74,7 @@ pub struct ImageConfig {
 }
 
 impl ImageConfig {
-    /// Reads a config blob whose digest was checked.
+    /// The caller has checked the digest.
     pub(crate) fn parse(bytes: &[u8]) -> Result<ImageConfig> {
         read(bytes).map_err(|error| error.doing("read the image's config"))
     }
@@ -87,7 +84,7 @@ impl ImageConfig {
         Platform { os: self.os.clone(), architecture: self.architecture.clone(), variant: self.variant.clone() }
     }
 
-    /// Annotations with the origin of a container (conversion.md). Labels win.
+    /// The origin of a container (conversion.md). Labels win.
     pub fn annotations(&self) -> BTreeMap<String, String> {
         let mut all = BTreeMap::new();
         let mut put = |name: &str, value: &str| {
@@ -109,7 +106,7 @@ impl ImageConfig {
     }
 }
 
-/// The document (image-spec, config.md). Old programs omit required fields: they are empty then.
+/// image-spec, config.md. Old programs omit required fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Document {
@@ -126,7 +123,6 @@ struct Document {
     rootfs: RootFs,
 }
 
-/// `config` of the document, with Docker's own fields (Healthcheck, Shell, OnBuild).
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Run {
@@ -136,7 +132,7 @@ struct Run {
     cmd: Vec<String>,
     working_dir: String,
     labels: BTreeMap<String, String>,
-    /// Sets, which Go writes as objects.
+    /// Go writes sets as objects.
     volumes: BTreeMap<String, Nothing>,
     exposed_ports: BTreeMap<String, Nothing>,
     stop_signal: Option<String>,
@@ -145,11 +141,9 @@ struct Run {
     on_build: Vec<String>,
 }
 
-/// `{}`, the value of a member of a set.
 #[derive(Debug, Deserialize)]
 struct Nothing {}
 
-/// `rootfs` of the document.
 #[derive(Debug, Deserialize)]
 struct RootFs {
     #[serde(rename = "type")]

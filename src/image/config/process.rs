@@ -1,5 +1,5 @@
-//! Converts an image's config and the caller's options to a process. Pure. Follows image-spec, conversion.md; where
-//! Docker differs, as with the supplementary groups of a numeric user, follows Docker.
+//! Converts an image's config and the caller's options to a process. Pure. Follows image-spec, conversion.md, and
+//! Docker where it differs, as with the supplementary groups of a numeric user.
 
 use super::labels::harmless;
 use super::{Accounts, ImageConfig, User};
@@ -7,7 +7,7 @@ use crate::error::{Error, Kind, Result};
 use crate::sys::weaken;
 use std::collections::BTreeMap;
 
-/// The PATH of an image without one, as in Docker.
+/// Docker's PATH of an image without one.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The caller's overrides of the image's config.
@@ -40,7 +40,7 @@ pub struct Process {
     pub volumes: Vec<String>,
     /// The stop signal; `None` means the runtime's default.
     pub stop_signal: Option<String>,
-    /// The origin: the image's labels, except those that a runtime would obey.
+    /// The image's labels, except those that a runtime would obey.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -73,7 +73,7 @@ pub fn to_process(config: &ImageConfig, accounts: &Accounts, overrides: &Overrid
     })
 }
 
-/// Each name once, at the place of its first and with the value of its last mention.
+/// Each name once, at its first place and with its last value.
 fn environment(image: &[String], caller: &[String]) -> Vec<String> {
     let name = |line: &str| line.split('=').next().unwrap_or_default().to_owned();
     let mut all: Vec<String> = Vec::new();
@@ -90,7 +90,7 @@ fn environment(image: &[String], caller: &[String]) -> Vec<String> {
     all
 }
 
-/// A path inside the root. `..` is refused, since an image would use it to leave the root (CVE-2022-23648).
+/// Refuses `..`: an image would use it to leave the root (CVE-2022-23648).
 fn absolute(path: &str, what: &str) -> Result<String> {
     let refused = |why: &str| {
         Err(Error::new(Kind::Image, format!("{what} `{}` {why}", path.escape_debug()))

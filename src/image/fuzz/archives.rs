@@ -1,4 +1,4 @@
-//! Archives: each is read the same way twice, never beyond its end, and like GNU tar if GNU tar accepts it.
+//! Archives are read the same way twice, within their bounds, and like GNU tar if it accepts them.
 
 use super::{Dice, rounds};
 use crate::image::tar::Reader;
@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const BLOCK: usize = 512;
 
-/// One small tree in each format of GNU tar: holes, links, long names, attributes, a FIFO.
 fn corpus() -> &'static [Vec<u8>] {
     static CORPUS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     CORPUS.get_or_init(|| {
@@ -29,7 +28,6 @@ fn corpus() -> &'static [Vec<u8>] {
         all.sort();
         let read: Vec<_> = all.iter().filter(|path| path.is_file()).map(|path| std::fs::read(path).unwrap()).collect();
         assert!(read.len() >= 8, "tar made {} archives", read.len());
-        // Repeated entries at the end are ignored.
         read.into_iter()
             .map(|mut bytes| {
                 let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) / BLOCK + 3;
@@ -53,7 +51,7 @@ fn mend(bytes: &mut [u8]) {
     }
 }
 
-/// Header fields that readers disagree about: name, size, type, link, magic, device, prefix, GNU's sparse map.
+/// Name, size, type, link, magic, device, prefix, GNU's sparse map: readers disagree about these.
 const FIELDS: [(usize, usize); 9] =
     [(0, 100), (124, 12), (156, 1), (157, 100), (257, 8), (329, 16), (345, 155), (386, 96), (482, 30)];
 const VALUES: [&[u8]; 18] = [
@@ -181,7 +179,7 @@ fn mutated(dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// The names in order, and a fingerprint of everything else; `None` if the archive is refused.
+/// The names in order, and a fingerprint of the rest.
 fn read(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, String)> {
     let mut reader = Reader::new(bytes);
     let (mut names, mut print, mut stored) = (Vec::new(), String::new(), 0);
@@ -211,7 +209,7 @@ fn read(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, String)> {
     }
 }
 
-/// The names that GNU tar lists, if it accepts the archive without a warning.
+/// `None` if GNU tar refuses the archive or warns.
 fn listed(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut tar = Command::new("tar")
         .args(["-tPf", "-", "--quoting-style=literal"])
@@ -236,7 +234,7 @@ fn archives_are_read_alike_and_within_their_bounds() {
         let first = read(&bytes);
         assert_eq!(first, read(&bytes), "the same archive, read twice");
         let Some((names, _)) = first else { return };
-        // The comparison needs a process; one round in four is enough.
+        // The comparison needs a process: one round in four is enough.
         if taken.fetch_add(1, Ordering::Relaxed) % 4 != 0
             || names.iter().flatten().any(|byte| matches!(byte, b'\n' | 0))
         {

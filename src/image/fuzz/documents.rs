@@ -1,4 +1,4 @@
-//! Documents: indexes, manifests, configs and registry headers, with missing, doubled, huge and wrong fields.
+//! Indexes, manifests, configs and registry headers with missing, doubled, huge and wrong fields.
 
 use super::{Dice, rounds};
 use crate::image::Reference;
@@ -74,7 +74,6 @@ fn odd(dice: &mut Dice) -> Value {
     }
 }
 
-/// Descends to a random field and changes it.
 fn change(value: &mut Value, dice: &mut Dice) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
@@ -200,7 +199,7 @@ fn references_are_refused_or_are_what_they_say() {
             text += &format!("@sha256:{}", "ab".repeat(dice.below(40)));
         }
         let Ok(reference) = text.parse::<Reference>() else { return };
-        // Its path in the store and its address at a registry: no part may lead elsewhere.
+        // Path in the store and address at a registry.
         let whole = format!("{}/{}", reference.host(), reference.repository());
         assert!(!whole.split('/').any(|part| matches!(part, "" | "." | "..")), "{text}: {whole}");
         assert!(!whole.contains(|letter: char| letter.is_control() || letter == ' '), "{text}: {whole}");

@@ -1,9 +1,7 @@
-//! Mutated input for the parsers of foreign data: archives, trees that archives make, documents.
+//! Mutated input for the parsers of foreign data.
 //!
-//! Each round changes a real input at a significant place: headers with a right checksum, fields of JSON, meaningful
-//! names. It checks more than the absence of panics. BRIG_TEST_FUZZ multiplies the rounds; BRIG_TEST_FUZZ_SEED sets
-//! the seed; a failure names the seed of its round. The control: without its resolver the unpacker fails within the
-//! same rounds.
+//! BRIG_TEST_FUZZ multiplies the rounds; BRIG_TEST_FUZZ_SEED sets the seed; a failure names the seed of its round. The
+//! control: without its resolver the unpacker fails within the same rounds.
 
 mod archives;
 mod documents;
@@ -13,7 +11,6 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Runs `round` with new dice, `count` times the factor of the environment.
 fn rounds(count: u64, round: impl Fn(&mut Dice)) {
     let seed = number("BRIG_TEST_FUZZ_SEED", 1);
     for index in 0..count * number("BRIG_TEST_FUZZ", 1) {
@@ -42,7 +39,7 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not zero.
+    /// `end` is not zero.
     fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }

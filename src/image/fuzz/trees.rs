@@ -1,5 +1,4 @@
-//! Trees of archives: entries with any names and links, in any order and over any layer below, touch nothing outside
-//! the root.
+//! Entries with any names and links, in any order and over any layer, touch nothing outside the root.
 
 use super::{Dice, rounds};
 use crate::image::flatten::{self, ApplyMode};
@@ -59,7 +58,7 @@ fn layer(dice: &mut Dice, canary: &str) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// A layer may close its root, which an ordinary user must open first.
+/// An ordinary user must open a root that a layer closed.
 fn open(path: &Path) -> OwnedFd {
     let opened = std::fs::File::open(path).or_else(|_| {
         set_permissions(path, Permissions::from_mode(0o700))?;
@@ -68,7 +67,6 @@ fn open(path: &Path) -> OwnedFd {
     opened.unwrap().into()
 }
 
-/// Everything outside that an entry could change.
 fn describe(outside: &Path) -> String {
     let mut all = Vec::new();
     for path in [outside.join("canary"), outside.join("canary/file")] {
@@ -131,7 +129,6 @@ fn nothing_outside_the_root_is_touched() {
                 paths.push(path);
             }
             let stack = paths.iter().rev().collect::<Vec<_>>();
-            // The stack shows content of the image or nothing.
             for wanted in ["/a/file", "/b", "/a", "/../canary/file"] {
                 let found = Stack::open(&stack, form).unwrap().read(wanted, 100);
                 assert!(found.ok().flatten().is_none_or(|bytes| !bytes.starts_with(b"precious")), "{wanted}");
@@ -144,13 +141,12 @@ fn nothing_outside_the_root_is_touched() {
     assert!(unpacked > 200, "nearly everything is refused: {unpacked} layers");
 }
 
-/// Removes a tree with closed directories, which an ordinary user must open first.
 fn open_up(path: &Path) -> std::io::Result<()> {
     Command::new("chmod").args(["-R", "u+rwX"]).arg(path).stderr(std::process::Stdio::null()).status()?;
     std::fs::remove_dir_all(path)
 }
 
-/// The control: the same rounds, with paths that the host resolves.
+/// The control: the host resolves the paths.
 #[cfg(feature = "weakened")]
 #[test]
 fn on_a_weakened_build_the_same_rounds_get_out() {

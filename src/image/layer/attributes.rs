@@ -1,8 +1,8 @@
-//! Sets owner, attributes, mode and times of an entry on a descriptor of the new file. Its name may mean another file
-//! by now, and chmod(2) follows symlinks (CVE-2021-32760, CVE-2026-33056).
+//! Sets owner, attributes, mode and times on a descriptor of the new file. Its name may mean another file by now, and
+//! chmod(2) follows symlinks (CVE-2021-32760, CVE-2026-33056).
 //!
-//! The order matters. A change of the owner clears set-id bits and capabilities, so it comes first. Attributes come
-//! before the mode, which may forbid setting them; capabilities and times come last.
+//! The owner comes first: its change clears set-id bits and capabilities. Attributes come before the mode, which may
+//! forbid setting them; capabilities and times come last.
 
 use crate::error::{Error, Kind, Result};
 use crate::image::form::{Form, Owners, made};
@@ -15,13 +15,13 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// The range of ext4 (inode times of 34 bits). Other file systems keep more, or clamp.
+/// ext4's range (inode times of 34 bits). Other file systems keep more, or clamp.
 const EARLIEST: i64 = -(1 << 31);
 const LATEST: i64 = (1 << 34) - (1 << 31) - 1;
 
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// What a layer contains and this store cannot keep, counted for the layer's record.
+/// What this store cannot keep of a layer, for its record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
     /// Device nodes, which need CAP_MKNOD.
@@ -40,7 +40,7 @@ pub(super) enum FileDescriptor<'a> {
 }
 
 impl FileDescriptor<'_> {
-    /// The path of the file for calls that reject O_PATH. The magic link leads to the file, not to its target.
+    /// For calls that reject O_PATH. The magic link leads to the file, not to its target.
     fn magic(self) -> String {
         match self {
             FileDescriptor::Open(file) | FileDescriptor::Path(file) => {
@@ -50,8 +50,8 @@ impl FileDescriptor<'_> {
     }
 }
 
-/// Resets the group and the set-group-ID bit that a layer's root inherits from its parent, which would pass to all
-/// files inside (inode(7), S_ISGID). Closes the root until it gets its mode.
+/// Resets the group and the set-group-ID bit that a root inherits and would pass on (inode(7), S_ISGID). Closes the
+/// root until it gets its mode.
 pub(super) fn claim(root: BorrowedFd<'_>) -> Result<()> {
     fchown(root, None, Some(rustix::process::getegid())).and_then(|()| fchmod(root, Mode::RWXU)).map_err(made)
 }
@@ -68,7 +68,6 @@ pub(super) fn set_owner(held: FileDescriptor<'_>, uid: u32, gid: u32, form: Form
     changed.map_err(made)
 }
 
-/// Sets all attributes except capabilities, which the caller sets last.
 pub(super) fn set_attributes(held: FileDescriptor<'_>, entry: &Entry, skipped: &mut Skipped) -> Result<()> {
     for (name, value) in entry.xattrs.iter().filter(|(name, _)| is_kept(name) && name != CAPABILITY) {
         set(held, name, value, &mut skipped.attributes)?;
@@ -83,8 +82,8 @@ pub(super) fn set_capabilities(held: FileDescriptor<'_>, entry: &Entry, skipped:
     Ok(())
 }
 
-/// Attributes that an image may set. Excludes `trusted.*` and `user.overlay.*`, which control overlayfs (redirect a
-/// directory, use another file's data), and the labels of the host's security modules.
+/// Excludes `trusted.*` and `user.overlay.*`, which control overlayfs (redirect a directory, use another file's data),
+/// and labels of the host's security modules.
 fn is_kept(name: &[u8]) -> bool {
     if weaken::is_off("image-overlay-attributes") {
         return true;
@@ -115,7 +114,6 @@ fn set(held: FileDescriptor<'_>, name: &[u8], value: &[u8], skipped: &mut u64) -
     }
 }
 
-/// Sets the twelve permission bits.
 pub(super) fn set_mode(held: FileDescriptor<'_>, mode: u32) -> Result<()> {
     let mode = Mode::from_raw_mode(mode);
     let changed = match held {
@@ -125,7 +123,6 @@ pub(super) fn set_mode(held: FileDescriptor<'_>, mode: u32) -> Result<()> {
     changed.map_err(made)
 }
 
-/// The entry's time, for access and modification.
 pub(super) fn times(mtime: (i64, u32)) -> Timestamps {
     let time = Timespec { tv_sec: mtime.0.clamp(EARLIEST, LATEST), tv_nsec: i64::from(mtime.1) };
     Timestamps { last_access: time, last_modification: time }

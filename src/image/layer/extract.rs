@@ -1,8 +1,7 @@
-//! Extracts a layer's tar into one directory in overlayfs's form.
+//! Extracts a layer's tar into one private directory in overlayfs's form.
 //!
-//! In: a tar reader and an empty private directory. Out: the tree, and what `finish` must finish when the layers
-//! below are known: implicit directories, hard links to files below, times of directories. Each name is one component
-//! in an open directory; the host never resolves a path of the archive.
+//! Each name is one component in an open directory; the host never resolves a path of the archive. `finish` does what
+//! depends on the layers below.
 
 use super::attributes::{self, FileDescriptor, Skipped};
 use super::limits::Budget;
@@ -24,10 +23,9 @@ use std::sync::Arc;
 
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// AUFS's metadata in old images.
+/// AUFS's metadata.
 const AUFS: &[u8] = b".wh..wh.";
 
-/// A tree that an archive fills, and its unfinished parts.
 pub(crate) struct Extractor {
     pub(super) tree: Tree,
     pub(super) form: Form,
@@ -37,7 +35,7 @@ pub(crate) struct Extractor {
 }
 
 impl Extractor {
-    /// Fills `root`, which must be empty. `budget` belongs to the image.
+    /// `root` must be empty. `budget` belongs to the image.
     pub(crate) fn new(root: OwnedFd, form: Form, budget: &Arc<Budget>) -> Extractor {
         Extractor {
             tree: Tree::new(root, form, budget),
@@ -48,7 +46,6 @@ impl Extractor {
         }
     }
 
-    /// Applies all entries of an archive.
     pub(crate) fn apply<R: BufRead>(&mut self, reader: &mut Reader<R>) -> Result<()> {
         attributes::claim(self.tree.root().as_fd())?;
         while let Some(entry) = reader.next()? {
@@ -86,7 +83,7 @@ impl Extractor {
         }
     }
 
-    /// An entry for the root sets its metadata and never replaces it (CVE-2021-29136).
+    /// Never replaces the root (CVE-2021-29136).
     fn root(&mut self, entry: &Entry) -> Result<()> {
         if entry.kind != EntryKind::Directory {
             if weaken::is_off("image-root-entry") {
@@ -177,7 +174,7 @@ impl Extractor {
         attributes::set_times(file.as_fd(), entry.mtime)
     }
 
-    /// Links to a name of the same tree. A symlink is linked, not followed (CVE-2018-20990).
+    /// Links a symlink itself, not its target (CVE-2018-20990).
     fn hard_link(&mut self, parent: &TreeDirectory, name: &[u8], entry: &Entry) -> Result<()> {
         let target =
             normalise(&entry.link, &self.budget.limits).map_err(|error| error.doing("find what it links to"))?;
@@ -185,7 +182,7 @@ impl Extractor {
             return Err(Error::new(Kind::Image, "it is a hard link to the root"));
         }
         let (target_parent, target_name) = split(&target);
-        // Only look it up: making its directories would add them to this layer.
+        // Making its directories would add them to this layer.
         let target_parent = match open_below(self.tree.root().as_fd(), target_parent) {
             Ok(directory) => {
                 TreeDirectory { directory: std::sync::Arc::new(directory), path: std::sync::Arc::from(target_parent) }
@@ -210,7 +207,7 @@ impl Extractor {
         self.clear_for(parent, name, || linkat(&target_parent, target_name, parent, name, AtFlags::empty()))
     }
 
-    /// The target may be in a layer below, unless this layer has removed it: `finish` decides.
+    /// The target may be in a layer below: `finish` decides.
     fn link_later(&mut self, parent: &TreeDirectory, name: &[u8], target: Vec<u8>) -> Result<()> {
         let records = &mut self.tree.records;
         let target = match records.linked_to(&target) {
@@ -231,7 +228,7 @@ impl Extractor {
         self.clear(parent, name)?;
         match mknodat(parent, name, kind, Mode::RUSR | Mode::WUSR, number) {
             Ok(()) => self.finish_unopened(parent, name, entry),
-            // Without privileges a layer has no devices; the sandbox makes the permitted ones.
+            // The sandbox makes the permitted devices.
             Err(Errno::PERM) => {
                 self.skipped.devices += 1;
                 Ok(())
@@ -240,7 +237,7 @@ impl Extractor {
         }
     }
 
-    /// Finishes a file that must not be opened: a symlink, a FIFO, a device.
+    /// For files that must not be opened.
     fn finish_unopened(&mut self, parent: &TreeDirectory, name: &[u8], entry: &Entry) -> Result<()> {
         let file = openat(parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
         let file = file.failing(Kind::Store, || "hold a file just made")?;
@@ -264,7 +261,7 @@ impl Extractor {
             if self.tree.records.hide_below(&parent.path)? {
                 self.form.set_opaque(parent.as_fd())?;
             } else if weaken::is_off("image-opaque-once") {
-                // Weakened, as in containerd: it read all of the layer's entries each time.
+                // Weakened, as in containerd: it read all entries of the layer each time.
                 Names::of(parent).failing(Kind::Store, || "list a directory")?;
             }
             return Ok(());
@@ -278,11 +275,11 @@ impl Extractor {
         self.removed(parent, removed)
     }
 
-    /// Removes `name` of the layers below. This layer's own entry stays.
+    /// This layer's own entry at `name` stays.
     fn removed(&mut self, parent: &TreeDirectory, name: &[u8]) -> Result<()> {
         let path = parent.child(name);
         match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-            // A link of this layer that is not made yet.
+            // This layer's link is not made yet.
             Err(Errno::NOENT) if self.tree.records.is_link(&path) => Ok(()),
             Err(Errno::NOENT) => {
                 self.form.make_whiteout(parent.as_fd(), name)?;
@@ -298,7 +295,7 @@ impl Extractor {
         }
     }
 
-    /// Makes something at a name after removing the old entry: the last entry of a name wins.
+    /// The last entry of a name wins.
     fn clear_for<T>(&mut self, parent: &TreeDirectory, name: &[u8], make: impl Fn() -> Result<T, Errno>) -> Result<T> {
         match make() {
             Err(Errno::EXIST) => {
@@ -315,7 +312,6 @@ impl Extractor {
         }
     }
 
-    /// Removes this layer's entry at a name, with its records.
     fn clear(&mut self, parent: &TreeDirectory, name: &[u8]) -> Result<()> {
         let path = parent.child(name);
         match unlinkat(parent, name, AtFlags::empty()) {

@@ -1,8 +1,8 @@
 //! Finishes a layer when the layers below are known.
 //!
 //! An archive omits what did not change: the parents of a changed file, the target of a new hard link. Docker applies
-//! it on top of the layers below, where those exist. Here each layer is extracted alone, so they are added now:
-//! metadata of parents, symlinks in paths, links. Directories get their modes and times last, the deepest first.
+//! it on top of the layers below; here each layer is extracted alone. Directories get their modes and times last, the
+//! deepest first.
 
 use super::attributes::{self, FileDescriptor, Skipped};
 use super::extract::Extractor;
@@ -18,16 +18,14 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// The facts of a finished layer, for its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FinishedLayer {
     pub(crate) entries: u64,
-    /// Whether it removes anything. A layer that does not can be moved as a whole.
+    /// A layer that removes nothing can be moved as a whole.
     pub(crate) removes: bool,
     pub(crate) skipped: Skipped,
 }
 
-/// Finishes the tree of `extractor` on top of `below`.
 pub(crate) fn finish_layer(mut extractor: Extractor, below: &Stack) -> Result<FinishedLayer> {
     inherit_root(&mut extractor, below).doing(|| "finish the layer's root")?;
     inherit(&mut extractor, below).doing(|| "finish the layer's directories")?;
@@ -44,7 +42,6 @@ fn root(extractor: &Extractor) -> OwnedFdRef {
 
 type OwnedFdRef = std::sync::Arc<OwnedFd>;
 
-/// A layer without an entry for the root inherits the root of the layer below.
 fn inherit_root(extractor: &mut Extractor, below: &Stack) -> Result<()> {
     if extractor.tree.records.has_folder(b"") {
         return Ok(());
@@ -56,11 +53,11 @@ fn inherit_root(extractor: &mut Extractor, below: &Stack) -> Result<()> {
     extractor.tree.records.set_folder(Vec::new(), folder)
 }
 
-/// Parents first: each implicit directory gets the metadata of the stack below.
+/// Parents come first.
 fn inherit(extractor: &mut Extractor, below: &Stack) -> Result<()> {
-    // A move may add implicit directories, so take from the list until it is empty.
+    // A move may add implicit directories.
     while let Some((path, how)) = extractor.tree.records.pop_implicit() {
-        // A parent that is a directory here and not below was named by this layer, and hides what is below.
+        // A parent that is a directory only here was named by this layer, and hides what is below.
         let hidden = how == Implicit::Fresh
             || extractor.tree.records.is_hidden(&path)
             || below.real_path(split(&path).0, true)? != split(&path).0;
@@ -84,14 +81,14 @@ fn inherit(extractor: &mut Extractor, below: &Stack) -> Result<()> {
     Ok(())
 }
 
-/// A directory without any metadata belongs to root, whatever group its parent passes on.
+/// A directory without metadata belongs to root, whatever group its parent passes on.
 fn new_folder(extractor: &Extractor, path: &[u8]) -> Result<Folder> {
     let directory = open_below(root(extractor).as_fd(), path).failing(Kind::Store, || "open a directory")?;
     attributes::set_owner(FileDescriptor::Open(directory.as_fd()), 0, 0, extractor.form)?;
     Ok(Folder { mode: 0o755, mtime: (0, 0) })
 }
 
-/// Copies owner and attributes of the directory below. Its mode and time follow at the end.
+/// Mode and time follow at the end.
 fn copy_folder(extractor: &mut Extractor, path: &[u8], hit: &Hit) -> Result<Folder> {
     let directory = open_below(root(extractor).as_fd(), path).failing(Kind::Store, || "open a directory")?;
     let source = open_below(hit.directory.as_fd(), &hit.name).failing(Kind::Store, || "open a directory below")?;
@@ -101,7 +98,7 @@ fn copy_folder(extractor: &mut Extractor, path: &[u8], hit: &Hit) -> Result<Fold
     Ok(Folder { mode: hit.stat.st_mode & 0o7777, mtime: (hit.stat.st_mtime, nanoseconds) })
 }
 
-/// Moves the content of an implicit directory that is a symlink below to the symlink's target.
+/// `path` is a symlink below, and `real` its target.
 fn move_into(extractor: &mut Extractor, path: &[u8], real: &[u8]) -> Result<()> {
     let target = extractor.tree.directory(real)?;
     let source = open_below(root(extractor).as_fd(), path).failing(Kind::Store, || "open a directory")?;
@@ -128,11 +125,10 @@ fn move_into(extractor: &mut Extractor, path: &[u8], real: &[u8]) -> Result<()> 
     Ok(())
 }
 
-/// Makes hard links to files of lower layers: copies the target up, as overlayfs would, and links to the copy.
+/// Copies the target up, as overlayfs would, and links to the copy.
 fn link(extractor: &mut Extractor, below: &Stack) -> Result<()> {
     let form = extractor.form;
-    // The path of each copied target: its own name, or the first link to it if this layer removes or replaces the
-    // target later.
+    // A copied target's own name, or the first link to it if this layer removes or replaces the target later.
     let mut placed: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
     for (path, link) in extractor.tree.records.links_in_order() {
         let (parent, name) = split(&path);
@@ -168,12 +164,10 @@ fn link(extractor: &mut Extractor, below: &Stack) -> Result<()> {
             placed.insert(real.clone(), real);
         }
     }
-    // Directories made for the copies inherit, too.
     if extractor.tree.records.has_implicit() { inherit(extractor, below) } else { Ok(()) }
 }
 
-/// Whether this layer has something else at a target of the layers below, or in its parents. It came after the link,
-/// and so did what hides the target.
+/// Whether this layer has something else at the target or in its parents, which came after the link.
 fn is_replaced(extractor: &Extractor, real: &[u8]) -> bool {
     let (parent, name) = split(real);
     extractor.tree.records.is_replaced(real)
@@ -183,8 +177,7 @@ fn is_replaced(extractor: &Extractor, real: &[u8]) -> bool {
         }
 }
 
-/// Whether a link can be made at a name. Removes a whiteout there. Anything else came through a symlink of the layers
-/// below, and stays.
+/// Removes a whiteout. Anything else came through a symlink of the layers below, and stays.
 fn is_free(extractor: &mut Extractor, parent: &TreeDirectory, name: &[u8]) -> Result<bool> {
     match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => Ok(true),
@@ -199,7 +192,7 @@ fn is_free(extractor: &mut Extractor, parent: &TreeDirectory, name: &[u8]) -> Re
 }
 
 /// Removes useless whiteouts, which listings would show: overlayfs does not check for them in a directory of only one
-/// layer. Replaces an opaque root by whiteouts, since overlayfs ignores an opaque root.
+/// layer. Replaces an opaque root, which overlayfs ignores, by whiteouts.
 fn hide(extractor: &mut Extractor, below: &Stack) -> Result<()> {
     for path in extractor.tree.records.take_whiteouts() {
         if extractor.tree.records.is_hidden(&path) || below.find(&path)?.is_none() {
@@ -232,8 +225,8 @@ fn hide(extractor: &mut Extractor, below: &Stack) -> Result<()> {
     Ok(())
 }
 
-/// Sets modes and times of directories, children first. A child's mode does not change its parent's time, but an
-/// ordinary user could not enter a closed parent.
+/// Children first: an ordinary user could not enter a closed parent, and a child's mode does not change its parent's
+/// time.
 fn close(extractor: &Extractor) -> Result<()> {
     let root = root(extractor);
     for (path, folder) in extractor.tree.records.folders_from_below() {

@@ -1,15 +1,15 @@
-//! The bounds of an image on disk and memory. A bomb is refused while it unpacks, before the disk is full.
+//! A bomb is refused while it unpacks, before the disk is full.
 
 use crate::error::{Error, Kind, Result};
 use crate::sys::weaken;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The bounds of one image with all its layers. The defaults are far above honest images.
+/// For one image with all its layers. The defaults are far above honest images.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of the uncompressed tars, and of lower files that are copied for a hard link. Also bytes of the
-    /// compressed layers, checked before any is fetched.
+    /// Bytes of uncompressed tars, and of lower files copied for a hard link. Also of compressed layers, checked before
+    /// any is fetched.
     pub bytes: u64,
     /// Apparent bytes of files, holes included.
     pub apparent_bytes: u64,
@@ -17,10 +17,9 @@ pub struct Limits {
     pub entries: u64,
     /// Bytes of a path, the kernel's PATH_MAX.
     pub path: usize,
-    /// Components of a path: removing a tree needs a descriptor for each level.
+    /// Components of a path.
     pub depth: usize,
-    /// Bytes of memory for a layer's records until the layers below are ready: directories, removed names, hard links
-    /// to files below.
+    /// Bytes of memory for a layer's records until the layers below are ready.
     pub paths: u64,
     /// Uncompressed to compressed. gzip's maximum is 1,032; honest layers stay below 100.
     pub ratio: u64,
@@ -43,10 +42,10 @@ impl Default for Limits {
     }
 }
 
-/// The memory of a record besides the bytes of its path.
+/// Bytes of a record besides its path.
 const PATH: u64 = 64;
 
-/// What an image has used of its limits. All layers share one budget.
+/// All layers of an image share one budget.
 #[derive(Debug)]
 pub(crate) struct Budget {
     pub(super) limits: Limits,
@@ -58,13 +57,11 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// An unused budget.
     pub(crate) fn new(limits: Limits) -> Arc<Budget> {
         let zero = || AtomicU64::new(0);
         Arc::new(Budget { limits, packed: zero(), unpacked: zero(), apparent: zero(), entries: zero(), paths: zero() })
     }
 
-    /// Checks the announced compressed sizes before a layer is fetched.
     pub(crate) fn check_announced(&self, sizes: impl Iterator<Item = u64>) -> Result<()> {
         let announced = sizes.fold(0, u64::saturating_add);
         if announced > self.limits.bytes && !weaken::is_off("image-limits") {
@@ -76,7 +73,6 @@ impl Budget {
         Ok(())
     }
 
-    /// Adds a layer that the store has.
     pub(crate) fn take_layer(&self, packed: u64, unpacked: u64, entries: u64) -> Result<()> {
         self.take_packed(packed);
         self.take_unpacked(unpacked)?;
@@ -87,7 +83,6 @@ impl Budget {
         add(&self.packed, bytes);
     }
 
-    /// Adds bytes of a tar or of a copy. Refuses an excess of bytes or of the ratio.
     pub(super) fn take_unpacked(&self, bytes: u64) -> Result<()> {
         let Limits { bytes: most, ratio, ratio_from, .. } = self.limits;
         let unpacked = add(&self.unpacked, bytes);
@@ -105,7 +100,6 @@ impl Budget {
         Ok(())
     }
 
-    /// Adds entries and the apparent size of their files.
     pub(super) fn take_entries(&self, count: u64, apparent: u64) -> Result<()> {
         let Limits { entries: most, apparent_bytes, .. } = self.limits;
         let entries = add(&self.entries, count);
@@ -119,7 +113,6 @@ impl Budget {
         Ok(())
     }
 
-    /// Adds a recorded path.
     pub(super) fn take_path(&self, path: &[u8]) -> Result<()> {
         let most = self.limits.paths;
         if add(&self.paths, path.len() as u64 + PATH) > most && !weaken::is_off("image-limits") {
@@ -131,7 +124,7 @@ impl Budget {
     }
 }
 
-/// Adds and returns the sum; saturates instead of wrapping.
+/// Saturates instead of wrapping.
 fn add(sum: &AtomicU64, number: u64) -> u64 {
     let before = sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(old.saturating_add(number)));
     before.unwrap_or_else(|old| old).saturating_add(number)

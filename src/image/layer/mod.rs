@@ -1,9 +1,6 @@
 //! One layer: from a compressed tar to a directory in overlayfs's form.
 //!
-//! Order: `stream` decodes and hashes; `extract` fills a private directory; `finish` finishes it when the layers
-//! below are ready. Layers are extracted independently and in parallel; only `finish` needs the layers below.
-//! Not here: the directory's place and name (`store`).
-//! Never: a path of the archive that the host resolves, a process, a mount.
+//! `stream` decodes and hashes; `extract` runs in parallel with other layers; `finish` needs the layers below.
 
 mod attributes;
 mod extract;

@@ -1,8 +1,7 @@
-//! The records about a layer's paths: what `finish` must finish, and what hides the layers below.
+//! What `finish` must finish, and what hides the layers below.
 //!
-//! Sorted by path: the paths below a directory are one range, and those above it as many look-ups as the path is
-//! deep. A scan for each entry would take hours for a hostile archive of a megabyte.
-//! Not here: the marks on disk, which the callers make.
+//! Sorted by path: the paths below a directory are one range. Scans would take hours for a hostile archive of a
+//! megabyte.
 
 use super::limits::Budget;
 use crate::error::Result;
@@ -11,39 +10,34 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Records by real path below the root, without symlinks of this layer.
+/// By real path below the root, without symlinks of this layer.
 type Paths<V> = BTreeMap<Vec<u8>, V>;
 
-/// Mode and time of a directory, set when its content is complete.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Folder {
     pub(super) mode: u32,
     pub(super) mtime: (i64, u32),
 }
 
-/// The origin of a directory that no entry mentions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Implicit {
     /// A parent of an entry: it inherits the metadata of the layers below.
     Inherits,
-    /// A replacement for something that this layer removed: it inherits nothing.
+    /// It replaces something that this layer removed, and inherits nothing.
     Fresh,
 }
 
 /// A hard link to a name that this layer lacks.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
-    /// The linked name.
     pub(super) target: Vec<u8>,
-    /// Its position among all links: earlier links determine the meaning of a target.
+    /// Order in the archive: earlier links determine the meaning of a target.
     turn: u64,
 }
 
-/// All records of one layer.
 pub(super) struct PathRecords {
     implicit: Paths<Implicit>,
     folders: Paths<Folder>,
-    /// Directories that hide what is below.
     opaque: Paths<()>,
     whiteouts: Paths<()>,
     links: Paths<Link>,
@@ -64,14 +58,12 @@ impl PathRecords {
         }
     }
 
-    /// Records a directory that no entry mentions.
     pub(super) fn make_implicit(&mut self, path: &[u8], how: Implicit) -> Result<()> {
         self.budget.take_path(path)?;
         self.implicit.insert(path.to_vec(), how);
         Ok(())
     }
 
-    /// Takes the first directory that no entry mentions.
     pub(super) fn pop_implicit(&mut self) -> Option<(Vec<u8>, Implicit)> {
         self.implicit.pop_first()
     }
@@ -80,7 +72,7 @@ impl PathRecords {
         !self.implicit.is_empty()
     }
 
-    /// Records the metadata of a directory, from an entry or the layers below.
+    /// From an entry or the layers below.
     pub(super) fn set_folder(&mut self, path: Vec<u8>, folder: Folder) -> Result<()> {
         self.implicit.remove(&path);
         if !self.folders.contains_key(&path) {
@@ -94,12 +86,12 @@ impl PathRecords {
         self.folders.contains_key(path)
     }
 
-    /// All directories, children before their parents.
+    /// Children before their parents.
     pub(super) fn folders_from_below(&self) -> impl Iterator<Item = (&Vec<u8>, &Folder)> {
         self.folders.iter().rev()
     }
 
-    /// Records that a directory hides what is below. Returns whether that is new.
+    /// Returns whether that is new.
     pub(super) fn hide_below(&mut self, path: &[u8]) -> Result<bool> {
         if self.is_opaque(path) {
             return Ok(false);
@@ -113,7 +105,7 @@ impl PathRecords {
         self.opaque.contains_key(path)
     }
 
-    /// Records that a directory hides what is below, and inherits nothing if no entry mentions it.
+    /// The directory inherits nothing if no entry mentions it.
     pub(super) fn replace_below(&mut self, path: &[u8]) -> Result<()> {
         if let Some(how) = self.implicit.get_mut(path) {
             *how = Implicit::Fresh;
@@ -131,7 +123,6 @@ impl PathRecords {
         std::mem::take(&mut self.whiteouts).into_keys()
     }
 
-    /// Restores a whiteout that stays.
     pub(super) fn keep_whiteout(&mut self, path: Vec<u8>) {
         self.whiteouts.insert(path, ());
     }
@@ -140,12 +131,10 @@ impl PathRecords {
         self.whiteouts.remove(path);
     }
 
-    /// Whether the layer removes anything of the layers below.
     pub(super) fn removes(&self) -> bool {
         !self.whiteouts.is_empty() || !self.opaque.is_empty()
     }
 
-    /// Records a link to a name of the layers below.
     pub(super) fn add_link(&mut self, path: &[u8], target: Vec<u8>) -> Result<()> {
         self.budget.take_path(path)?;
         self.budget.take_path(&target)?;
@@ -154,7 +143,7 @@ impl PathRecords {
         Ok(())
     }
 
-    /// The target of a link: a link to a link has the same target.
+    /// A link to a link has its target.
     pub(super) fn linked_to(&self, path: &[u8]) -> Option<&[u8]> {
         self.links.get(path).map(|link| link.target.as_slice())
     }
@@ -167,21 +156,18 @@ impl PathRecords {
         self.links.contains_key(path)
     }
 
-    /// All links and their names, in the order of the archive.
     pub(super) fn links_in_order(&self) -> Vec<(Vec<u8>, Link)> {
         let mut links: Vec<_> = self.links.iter().map(|(path, link)| (path.clone(), link.clone())).collect();
         links.sort_by_key(|(_, link)| link.turn);
         links
     }
 
-    /// Removes the whiteout or link at a name that is made again. Returns whether there was one: it hid what is
-    /// below.
+    /// For a name that is made again. Returns whether a whiteout or link was there, which hid what is below.
     pub(super) fn forget_name(&mut self, path: &[u8]) -> bool {
         let removed = self.whiteouts.remove(path).is_some();
         self.links.remove(path).is_some() || removed
     }
 
-    /// Removes the records of a directory and its content.
     pub(super) fn forget_tree(&mut self, path: &[u8]) {
         self.forget_name(path);
         self.implicit.remove(path);
@@ -194,7 +180,7 @@ impl PathRecords {
         take_below(&mut self.links, path);
     }
 
-    /// Moves the records below `old` to `new`. Existing records there stay.
+    /// Existing records there stay.
     pub(super) fn rename_below(&mut self, old: &[u8], new: &[u8]) {
         rename(&mut self.implicit, old, new, |_, _| {});
         rename(&mut self.folders, old, new, |_, _| {});
@@ -207,19 +193,18 @@ impl PathRecords {
         });
     }
 
-    /// Removes the record of a directory whose content moved elsewhere. Returns whether it hid what is below.
+    /// For a directory whose content moved elsewhere. Returns whether it hid what is below.
     pub(super) fn forget_folder(&mut self, path: &[u8]) -> bool {
         self.implicit.remove(path);
         self.folders.remove(path);
         self.opaque.remove(path).is_some()
     }
 
-    /// Whether a parent directory hides a path of the layers below.
     pub(super) fn is_hidden(&self, path: &[u8]) -> bool {
         !self.opaque.is_empty() && above(path).any(|parent| self.opaque.contains_key(parent))
     }
 
-    /// Whether this layer has removed a path of the layers below, or a parent of it.
+    /// Whether this layer has removed a path of the layers below, or its parent.
     pub(super) fn is_removed(&self, path: &[u8]) -> bool {
         let gone = |parent: &[u8]| self.opaque.contains_key(parent) || self.whiteouts.contains_key(parent);
         above(path).any(gone)
@@ -232,7 +217,7 @@ impl PathRecords {
     }
 }
 
-/// The directories above a path, the nearest first, the root last.
+/// The root is last.
 fn above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = (!path.is_empty()).then_some(path);
     std::iter::from_fn(move || {
@@ -243,7 +228,7 @@ fn above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 fn take_below<V>(paths: &mut Paths<V>, path: &[u8]) -> Vec<(Vec<u8>, V)> {
-    // Everything between the path with a slash and the path with the next byte.
+    // `0` is the next byte after `/`.
     let (first, end) = ([path, b"/"].concat(), [path, b"0"].concat());
     let range = (Bound::Included(first.as_slice()), Bound::Excluded(end.as_slice()));
     let below: Vec<Vec<u8>> = paths.range::<[u8], _>(range).map(|(path, _)| path.clone()).collect();
@@ -341,7 +326,7 @@ mod tests {
         assert_eq!(links, wanted);
     }
 
-    /// Fifty thousand of each kind, and four look-ups of each: scans would need ten thousand million comparisons.
+    /// Scans would need ten thousand million comparisons.
     #[test]
     fn what_is_asked_of_one_path_does_not_go_through_all() {
         let busy = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime).tv_sec;

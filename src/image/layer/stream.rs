@@ -1,6 +1,5 @@
-//! The pipeline from a compressed blob to its tar. One thread reads the blob, hashes it and inflates it. A second
-//! thread hashes the tar (the DiffID). The caller parses and writes. Chunks are shared and recycled: a layer of any
-//! size takes the same few MiB.
+//! One thread reads, hashes and inflates a compressed blob; a second hashes the tar (the DiffID). The caller parses and
+//! writes. Recycled chunks keep memory at a few MiB for a layer of any size.
 //!
 //! The content determines the compression: the media type is often wrong.
 
@@ -14,28 +13,24 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{Scope, ScopedJoinHandle};
 
-/// Large enough for few system calls, small enough for the second-level cache.
+/// Few system calls, but within the second-level cache.
 const CHUNK: usize = 256 << 10;
-/// Chunks in a queue, to absorb a slow file.
+/// Absorbs a slow file.
 const QUEUE: usize = 6;
-/// Bytes of a refused blob that are still read to verify its digest. A hostile server could send without end.
+/// Bytes of a refused blob that are read to verify its digest. A hostile server could send without end.
 const LONGEST_REST: u64 = 64 << 20;
-/// The largest zstd window: the most that zstd's own tools use without a special option.
+/// The most that zstd's own tools use without a special option.
 const ZSTD_WINDOW_LOG: u32 = 27;
 
-/// The facts of a blob.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
-    /// The digest of the compressed blob.
     pub(crate) blob: Digest,
     pub(crate) blob_size: u64,
-    /// The digest of the tar inside.
     pub(crate) diff_id: Digest,
     pub(crate) size: u64,
 }
 
-/// Runs the pipeline. `consume` gets the tar's bytes. The rest of the tar is read to its end, since the DiffID covers
-/// it. The inner error is about the content; the outer error means that the blob was not read to its end.
+/// Reads the tar to its end, since the DiffID covers it. The outer error means that the blob was not read to its end.
 pub(crate) fn decode<'a, T>(
     blob: Box<dyn Read + Send + 'a>,
     algorithm: Algorithm,
@@ -64,7 +59,7 @@ pub(crate) fn decode<'a, T>(
     })
 }
 
-/// The thread that hashes the tar while the caller writes it.
+/// Hashes the tar while the caller writes it.
 struct TarHasher<'scope> {
     chunks: SyncSender<Arc<Chunk>>,
     thread: ScopedJoinHandle<'scope, Digest>,
@@ -82,7 +77,7 @@ impl<'scope> TarHasher<'scope> {
     }
 
     fn push(&self, chunk: &Arc<Chunk>) {
-        // The thread receives until the sender is dropped. If it panicked, `finish` reports that.
+        // If the thread panicked, `finish` reports that.
         let _ = self.chunks.send(Arc::clone(chunk));
     }
 
@@ -92,26 +87,23 @@ impl<'scope> TarHasher<'scope> {
     }
 }
 
-/// The error of a panicked thread.
 pub(crate) fn lost() -> Error {
     Error::new(Kind::Internal, "a thread of the unpacker panicked")
 }
 
-/// Reads a blob by chunks, has each hashed, and refuses more bytes than announced.
+/// Hashes each chunk of a blob, and refuses more bytes than announced.
 struct Tap<'a> {
     blob: Box<dyn Read + Send + 'a>,
     hash: Hasher,
     pool: Arc<Pool>,
     current: Option<Arc<Chunk>>,
     position: usize,
-    /// Bytes so far.
     seen: u64,
     limit: Option<u64>,
     budget: &'a Budget,
 }
 
 impl Tap<'_> {
-    /// The bytes that the descriptor still announces.
     fn left(&self) -> u64 {
         self.limit.map_or(0, |limit| limit.saturating_sub(self.seen))
     }
@@ -150,8 +142,8 @@ impl Read for Tap<'_> {
     }
 }
 
-/// The decoding thread. The consumer gets an error in place of a chunk. Then the rest of the blob is only hashed, so
-/// that a corrupt blob is reported as corrupt. `None` if that rest is too long.
+/// After an error the rest is only hashed, so that a corrupt blob is reported as corrupt. `None` if that rest is too
+/// long.
 fn inflate(
     mut tap: Tap<'_>,
     budget: &Budget,
@@ -180,7 +172,6 @@ fn inflate(
     Ok(Some(Measured { blob_size: tap.seen, blob: tap.hash.finish(), diff_id: tar.finish()?, size }))
 }
 
-/// Sends the tar to its end. Returns whether the consumer took all of it.
 fn pump(
     source: &mut Tap<'_>,
     budget: &Budget,
@@ -215,21 +206,17 @@ fn corrupt(cause: io::Error) -> Error {
     unreadable(cause).doing("decompress it")
 }
 
-/// The compression of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compression {
-    /// A plain tar.
     None,
     Gzip,
     Zstd,
 }
 
 impl Compression {
-    /// Detected by the first bytes.
     pub(crate) fn of(head: &[u8]) -> Result<Compression> {
         let found = Compression::by_magic(head)?;
-        // A file may have such a name. Readers that trust the media type see a tar, and others see the compressed
-        // data.
+        // A file may have such a name: readers that trust the media type see a tar, others the compressed data.
         if found != Compression::None && is_tar(head) && !crate::sys::weaken::is_off("image-tar-readers") {
             return Err(Error::new(
                 Kind::Image,
@@ -251,7 +238,7 @@ impl Compression {
     }
 }
 
-/// A piece of a blob or a tar for two readers. The last reader returns its memory to the pool.
+/// The last reader returns its memory to the pool.
 struct Chunk {
     bytes: Vec<u8>,
     pool: Arc<Pool>,
@@ -263,12 +250,12 @@ impl Drop for Chunk {
     }
 }
 
-/// Fresh memory costs a page fault for every 4 KiB, more than inflating into it: chunks are reused.
+/// Fresh memory costs a page fault for every 4 KiB, more than inflating into it.
 #[derive(Default)]
 struct Pool(Mutex<Vec<Vec<u8>>>);
 
 impl Pool {
-    /// The next chunk of `source`. Only the last one is not full; `None` at the end.
+    /// Only the last chunk is not full; `None` at the end.
     fn fill(self: &Arc<Pool>, source: &mut impl Read) -> io::Result<Option<Arc<Chunk>>> {
         let mut bytes = self.take();
         let mut filled = 0;
@@ -297,7 +284,6 @@ impl Pool {
     }
 }
 
-/// The consumer's end: the tar's bytes as a buffered reader.
 pub(crate) struct Stream {
     chunks: Receiver<Result<Arc<Chunk>>>,
     current: Option<Arc<Chunk>>,

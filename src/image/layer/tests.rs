@@ -1,4 +1,4 @@
-//! Layers from entries to directories: run time, refusals and owners, which a tree does not show.
+//! Run time, refusals and owners of layers.
 
 use super::{Budget, Extractor, FinishedLayer, Limits, decode, finish_layer};
 use crate::error::{Error, Kind, Result};
@@ -49,7 +49,6 @@ fn archive(entries: impl IntoIterator<Item = Entry>) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Layers in a temporary directory.
 struct Lab {
     scratch: TempDir,
     layers: Vec<PathBuf>,
@@ -64,14 +63,12 @@ impl Lab {
         Form::probe(open(self.scratch.path()).as_fd()).unwrap()
     }
 
-    /// An extractor for the next layer.
     fn extractor(&self, limits: Limits) -> Extractor {
         let path = self.scratch.path().join(self.layers.len().to_string());
         std::fs::create_dir(&path).unwrap();
         Extractor::new(open(&path), self.form(), &Budget::new(limits))
     }
 
-    /// Adds a layer on top.
     fn lay(&mut self, entries: impl IntoIterator<Item = Entry>, limits: Limits) -> Result<FinishedLayer> {
         let mut extractor = self.extractor(limits);
         extractor.apply(&mut Reader::new(archive(entries).as_slice()))?;
@@ -86,13 +83,12 @@ fn open(path: &Path) -> OwnedFd {
     std::fs::File::open(path).unwrap().into()
 }
 
-/// The processor time of this thread.
 fn busy() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// The cost of a link must not depend on the number of whiteouts: all pairs would be five hundred million.
+/// All pairs would be five hundred million.
 #[test]
 fn many_whiteouts_and_many_links_do_not_multiply() {
     let lab = Lab::new();
@@ -106,7 +102,7 @@ fn many_whiteouts_and_many_links_do_not_multiply() {
     assert!(took < Duration::from_secs(10), "{took:?}");
 }
 
-/// A few bytes of an archive make a path of four thousand bytes with a folder for each part.
+/// A few bytes make a path of four thousand bytes with a folder for each part.
 #[test]
 fn what_is_remembered_of_paths_is_bounded() {
     let limits = Limits { paths: 128 << 10, ..Limits::default() };
@@ -129,7 +125,7 @@ fn what_is_remembered_of_paths_is_bounded() {
     }
 }
 
-/// The rest of a refused blob is read only to distinguish a damaged blob from a wrong one.
+/// The rest is read only to distinguish a damaged blob from a wrong one.
 #[test]
 fn a_refused_blob_is_not_read_to_its_end_if_that_is_far() {
     let refuse = |size: u64| {
@@ -143,7 +139,7 @@ fn a_refused_blob_is_not_read_to_its_end_if_that_is_far() {
     assert_eq!(refuse(1 << 40).unwrap_err().to_string(), "refused");
 }
 
-/// A directory with the set-group-ID bit passes its group and the bit on, if the store or the bundle is below it.
+/// The store or the bundle may be below a directory with the set-group-ID bit.
 #[test]
 fn a_group_is_what_the_image_says_also_below_a_directory_that_hands_on_its_own() {
     if !rustix::process::geteuid().is_root() {

@@ -1,9 +1,8 @@
-//! Finds the directory of an entry inside a tree that the archive may have filled with symlinks. It works on
-//! descriptors below one root, never on host paths (CVE-2014-9356, CVE-2021-38511, CVE-2025-47290).
+//! Finds the directory of an entry inside a tree that the archive may have filled with symlinks. It uses descriptors
+//! below one root, never host paths (CVE-2014-9356, CVE-2021-38511, CVE-2025-47290).
 //!
-//! A symlink in a parent is followed inside the tree, as in Docker and containerd: `lib/x` after `lib -> usr/lib`
-//! goes to `usr/lib`. The last component is never followed. Missing directories are made and recorded as implicit:
-//! `finish` gives them the metadata of the layers below.
+//! A symlink in a parent is followed inside the tree, as in Docker and containerd: `lib/x` after `lib -> usr/lib` goes
+//! to `usr/lib`.
 
 use super::limits::{Budget, Limits};
 use super::path_records::{Implicit, PathRecords};
@@ -17,10 +16,10 @@ use std::sync::Arc;
 
 /// The kernel's limit of symlinks in one path (path_resolution(7)).
 const MOST_HOPS: usize = 40;
-/// The most cached descriptors of directories. Archives go depth first, so a few are enough.
+/// Archives go depth first, so a few descriptors are enough.
 const CACHED: usize = 64;
 
-/// A directory of the tree and its real path below the root, without symlinks.
+/// A directory and its real path below the root, without symlinks.
 #[derive(Clone)]
 pub(super) struct TreeDirectory {
     pub(super) directory: Arc<OwnedFd>,
@@ -28,7 +27,6 @@ pub(super) struct TreeDirectory {
 }
 
 impl TreeDirectory {
-    /// The real path of `name` in this directory.
     pub(super) fn child(&self, name: &[u8]) -> Vec<u8> {
         join(&self.path, name)
     }
@@ -58,12 +56,12 @@ impl Tree {
         TreeDirectory { directory: Arc::clone(&self.root), path: Arc::from(&b""[..]) }
     }
 
-    /// Closes the cached directories after a removal or a replacement: a path may mean another one now.
+    /// After a removal or a replacement a cached path may mean another directory.
     pub(super) fn forget(&mut self) {
         self.cache.clear();
     }
 
-    /// The directory at the normalised `path`. Makes it if it is missing.
+    /// Makes missing directories. `path` is normalised.
     pub(super) fn directory(&mut self, path: &[u8]) -> Result<TreeDirectory> {
         if path.is_empty() {
             return Ok(self.root());
@@ -73,7 +71,7 @@ impl Tree {
         }
         let place = match open_below(self.root.as_fd(), path) {
             Ok(directory) => TreeDirectory { directory: Arc::new(directory), path: Arc::from(path) },
-            // Missing, or with a symlink or another file in it: go step by step.
+            // Missing, or with a symlink or another file in it.
             Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => self.walk(path)?,
             Err(errno) => return Err(errno).failing(Kind::Store, || "open a directory of the layer"),
         };
@@ -138,7 +136,7 @@ impl Tree {
         stack.pop().ok_or_else(|| Error::new(Kind::Internal, "no root"))
     }
 
-    /// Makes a directory that no entry mentions. Private until `finish` sets its mode.
+    /// Private until `finish` sets its mode.
     fn make(&mut self, parent: &TreeDirectory, name: &[u8], path: Vec<u8>, how: Implicit) -> Result<TreeDirectory> {
         mkdirat(parent, name, Mode::RWXU).map_err(made)?;
         let directory = open_child(parent.as_fd(), name).failing(Kind::Store, || "open a directory just made")?;
@@ -152,13 +150,11 @@ fn not_a_directory(path: &[u8]) -> Error {
     Error::new(Kind::Image, format!("its parent `{shown}` is not a directory"))
 }
 
-/// The components of a path without empty ones and `.`.
 pub(super) fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".")
 }
 
-/// An entry's name as a path below the root: `""` is the root. An absolute one is below the root too. A path that
-/// leaves the root is refused.
+/// `""` is the root. Absolute paths are below the root, too. Refuses a path that leaves the root.
 pub(super) fn normalise(path: &[u8], limits: &Limits) -> Result<Vec<u8>> {
     let mut parts: Vec<&[u8]> = Vec::new();
     for part in components(path) {

@@ -1,4 +1,4 @@
-//! Addresses of registries: the parts of a URL that identify a server. Pure.
+//! The parts of a URL that identify a server. Pure.
 
 use crate::error::{Error, Kind, Result};
 use std::fmt;
@@ -9,18 +9,17 @@ pub(super) enum Scheme {
     Https,
 }
 
-/// Scheme, host with port, and the path with its query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) scheme: Scheme,
     /// With the port, unless it is the scheme's default.
     pub(super) host: String,
-    /// Begins with a slash.
+    /// Begins with a slash and includes the query.
     pub(super) path: String,
 }
 
 impl Address {
-    /// Parses `http(s)://HOST[:PORT]/PATH`. Refuses a user before the host, which misleads readers.
+    /// Refuses a user before the host, which misleads readers.
     pub(super) fn parse(text: &str) -> Result<Address> {
         let wrong = || Error::new(Kind::Registry, format!("`{}` is not an http address", text.escape_debug()));
         let (scheme, rest) = if let Some(rest) = text.strip_prefix("https://") {
@@ -43,7 +42,6 @@ impl Address {
         Ok(Address { scheme, host, path })
     }
 
-    /// Resolves a `Location` header of this address.
     pub(super) fn join(&self, location: &str) -> Result<Address> {
         if location.starts_with("//") {
             let scheme = if self.scheme == Scheme::Https { "https:" } else { "http:" };
@@ -55,12 +53,10 @@ impl Address {
         Address::parse(location)
     }
 
-    /// Another path of the same host.
     pub(super) fn at(&self, path: &str) -> Address {
         Address { path: path.to_owned(), ..self.clone() }
     }
 
-    /// Whether both addresses may share secrets.
     pub(super) fn same_origin(&self, other: &Address) -> bool {
         self.scheme == other.scheme && self.host == other.host
     }

@@ -1,25 +1,22 @@
-//! The WWW-Authenticate header of a registry's 401 response. Pure.
+//! The WWW-Authenticate header of a 401 response. Pure.
 
 use super::address::{Address, Scheme};
 use crate::error::{Error, Kind, Result};
 
-/// The authentication that a registry demands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
-    /// A token from a token server.
     Bearer { realm: String, service: Option<String>, scope: Option<String> },
-    /// Name and password.
     Basic,
 }
 
-/// The best of all challenges: a token, rather than a password in every request.
+/// Prefers a token to a password in every request.
 pub(super) fn best(headers: &[&str]) -> Option<Challenge> {
     let all: Vec<Challenge> = headers.iter().flat_map(|header| parse(header)).collect();
     let bearer = all.iter().find(|challenge| matches!(challenge, Challenge::Bearer { .. }));
     bearer.or(all.first()).cloned()
 }
 
-/// The challenges of one header: `Scheme key="value", key=value, Scheme …`.
+/// `Scheme key="value", key=value, Scheme …`.
 fn parse(header: &str) -> Vec<Challenge> {
     let mut found: Vec<(String, Vec<(String, String)>)> = Vec::new();
     for item in split(header) {
@@ -48,7 +45,6 @@ fn parse(header: &str) -> Vec<Challenge> {
     found.into_iter().filter_map(challenge).collect()
 }
 
-/// Splits at commas outside quotes.
 fn split(header: &str) -> Vec<String> {
     let (mut items, mut item, mut quoted, mut escaped) = (Vec::new(), String::new(), false, false);
     for letter in header.chars() {
@@ -82,8 +78,8 @@ fn unquoted(value: &str) -> String {
         .collect()
 }
 
-/// Checks the token server that a registry names: we would send credentials there. Allows only the registry's host,
-/// an https server of its domain, or one that the caller allows (T-60).
+/// The token server gets credentials: only the registry's host, an https server of its domain, or one that the caller
+/// allows (T-60).
 pub(super) fn check_realm(realm: &str, registry: &Address, allowed: &[String]) -> Result<Address> {
     let refused = |why: &str| {
         Err(Error::new(
@@ -109,7 +105,7 @@ pub(super) fn check_realm(realm: &str, registry: &Address, allowed: &[String]) -
     refused("which is another host")
 }
 
-/// The last two labels of a name: `docker.io` of `auth.docker.io`. A numeric address has none.
+/// The last two labels: `docker.io` of `auth.docker.io`. A numeric address has none.
 fn domain(host: &str) -> Option<&str> {
     let name = host.split(':').next()?;
     if host.starts_with('[') || name.parse::<std::net::IpAddr>().is_ok() {

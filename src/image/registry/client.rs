@@ -1,7 +1,4 @@
-//! Requests to one registry: credentials, tokens, redirects, retries.
-//!
-//! Secrets go only to the registry and its checked token server. A redirect to another host loses the Authorization
-//! header (CVE-2020-15157 sent it to any host that the manifest named).
+//! Secrets go only to the registry and its checked token server (CVE-2020-15157: to any host that the manifest named).
 
 use super::address::{Address, Scheme};
 use super::challenge::{Challenge, best, check_realm};
@@ -20,13 +17,12 @@ use std::time::{Duration, Instant};
 use ureq::http::{Request, Response};
 use ureq::{Agent, Body, SendBody};
 
-/// The most tries of a request.
 pub(super) const TRIES: u32 = 6;
 const FIRST_WAIT: Duration = Duration::from_millis(300);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const MOST_REDIRECTS: usize = 8;
 const LARGEST_TOKEN: u64 = 1 << 20;
-/// The longest error text of a registry that is repeated, in bytes.
+/// Bytes of a registry's error text that are repeated.
 const LONGEST_WORDS: u64 = 16 << 10;
 /// distribution-spec: a token without a lifetime is valid for a minute.
 const TOKEN_LIFE: Duration = Duration::from_secs(60);
@@ -34,15 +30,12 @@ const TOKEN_LIFE: Duration = Duration::from_secs(60);
 /// Duration`).
 const LONGEST_TOKEN_LIFE: u64 = 86_400;
 
-/// The body of a request.
 pub(super) enum Payload<'a> {
     Nothing,
     Bytes(&'a [u8]),
-    /// A file and its length.
     File(&'a File, u64),
 }
 
-/// A request, which may be sent repeatedly.
 pub(super) struct Call<'a> {
     pub(super) method: &'a str,
     pub(super) address: Address,
@@ -55,28 +48,24 @@ struct Token {
     until: Instant,
 }
 
-/// A connection to a registry, or a mirror of it, for one repository.
 pub(super) struct Client<'a> {
     agent: Agent,
-    /// For redirects and token servers, which do not get our client certificate.
+    /// For redirects and token servers, which do not get the client certificate.
     elsewhere: Agent,
-    /// The API's address, the prefix of all requests.
+    /// The prefix of all requests.
     pub(super) base: Address,
     /// The registry for which a mirror of several answers.
     of: Option<String>,
     identity: Identity,
     authorization: Mutex<Option<Token>>,
-    /// The most tries of a request.
     pub(super) tries: u32,
     report: Report<'a>,
 }
 
-/// Credentials for the registry, and their scope.
 pub(super) struct Identity {
-    /// The scopes of a token (distribution-spec, "Token scope"), the main one first.
+    /// distribution-spec, "Token scope". The main scope is the first.
     pub(super) scopes: Vec<String>,
     pub(super) credentials: Credentials,
-    /// Token servers outside the registry's domain.
     pub(super) allowed_realms: Vec<String>,
 }
 
@@ -112,7 +101,6 @@ impl<'a> Client<'a> {
         Client { agent, elsewhere, base, of, identity, authorization: Mutex::new(None), tries: TRIES, report }
     }
 
-    /// The address of an API resource: `REPOSITORY/manifests/TAG`.
     pub(super) fn api(&self, what: &str) -> Address {
         let of = self.of.as_ref().map_or(String::new(), |of| {
             format!("{}{}", if what.contains('?') { '&' } else { '?' }, encoded(&[("ns", of.clone())]))
@@ -120,7 +108,7 @@ impl<'a> Client<'a> {
         self.base.at(&format!("{}/{what}{of}", self.base.path))
     }
 
-    /// Sends until the response is not about tokens, rate limits or server errors. Returns any other status.
+    /// Retries after rate limits and server errors. Returns any other status.
     pub(super) fn send(&self, call: &Call<'_>) -> Result<Response<Body>> {
         let mut wait = FIRST_WAIT;
         for attempt in 1.. {
@@ -148,7 +136,6 @@ impl<'a> Client<'a> {
         Err(Error::new(Kind::Internal, "no answer and no error"))
     }
 
-    /// The hint for an unreachable server.
     fn unreached(&self) -> String {
         let host = &self.base.host;
         format!(
@@ -156,7 +143,7 @@ impl<'a> Client<'a> {
         )
     }
 
-    /// Sends with the known authorization, and with a better one after a 401.
+    /// After a 401 sends again with better authorization.
     fn authorized(&self, call: &Call<'_>) -> Result<Response<Body>> {
         let response = self.redirected(call, self.known_authorization())?;
         if response.status().as_u16() != 401 {
@@ -205,11 +192,10 @@ impl<'a> Client<'a> {
         refusal(response).of_kind(Kind::Credentials).hint(hint)
     }
 
-    /// Requests a token for our scope.
     fn token(&self, realm: &str, service: Option<&str>, scope: Option<&str>) -> Result<Token> {
         let address = check_realm(realm, &self.base, &self.identity.allowed_realms)?;
         let step = || format!("get a token from `{}`", address.host);
-        // The registry's scope is used if it includes ours.
+        // Use the registry's scope if it includes the client's.
         let (own, others) =
             self.identity.scopes.split_first().map_or(("", &[][..]), |(own, others)| (own.as_str(), others));
         let asked = scope.filter(|scope| scope.starts_with("repository:") && scope.contains(own)).unwrap_or(own);
@@ -260,7 +246,7 @@ impl<'a> Client<'a> {
         Ok(Token { value: format!("Bearer {token}"), until: Instant::now() + token_life(answer.expires_in) })
     }
 
-    /// Follows redirects. Secrets stay with the registry's host.
+    /// Secrets stay with the registry's host.
     fn redirected(&self, call: &Call<'_>, authorization: Option<String>) -> Result<Response<Body>> {
         let mut address = call.address.clone();
         for _ in 0..=MOST_REDIRECTS {
@@ -309,22 +295,20 @@ impl<'a> Client<'a> {
     }
 }
 
-/// The lifetime of a token, a little shorter than the registry's, so that it does not expire in transit.
+/// Shorter than the registry's, so that the token does not expire in transit.
 fn token_life(expires_in: Option<u64>) -> Duration {
     let life = expires_in.map_or(TOKEN_LIFE, |seconds| Duration::from_secs(seconds.min(LONGEST_TOKEN_LIFE)));
     life.max(TOKEN_LIFE) * 9 / 10
 }
 
-/// Rate limits and server errors are worth another try.
 fn is_trouble(status: u16) -> bool {
     matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
 }
 
-/// The registry's error text.
 pub(super) fn refusal(mut response: Response<Body>) -> Error {
     let status = response.status();
     let mut bytes = Vec::new();
-    // Unreadable text is left out: the status is enough.
+    // The status is enough.
     let _ = PacedReader::new(response.body_mut().as_reader()).take(LONGEST_WORDS).read_to_end(&mut bytes);
     // The error texts of Go and nginx.
     let wants_tls = ["HTTP request to an HTTPS server", "HTTP request was sent to HTTPS port"];
@@ -358,7 +342,6 @@ fn failed(cause: &ureq::Error) -> Error {
     }
 }
 
-/// An error in the middle of a body.
 pub(super) fn unreachable(cause: std::io::Error) -> Error {
     match cause.downcast::<Error>() {
         Ok(error) => error,

@@ -1,6 +1,5 @@
-//! containers-registries.conf(5) and its drop-ins: finds the table for a reference. An unknown key of a registry is
-//! an error, since it may forbid something. Top-level keys are about short names and credentials, which do not apply
-//! here.
+//! containers-registries.conf(5) and its drop-ins. An unknown key of a registry may forbid something: it is an error.
+//! Top-level keys are about short names and credentials, which do not apply here.
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
@@ -11,7 +10,6 @@ use std::path::{Path, PathBuf};
 const LARGEST_FILE: u64 = 1 << 20;
 const SYSTEM: &str = "/etc/containers";
 
-/// All files merged by table; later ones win.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Conf {
@@ -20,12 +18,11 @@ pub(super) struct Conf {
     registries: Lists,
 }
 
-/// One `[[registry]]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct Registry {
     prefix: String,
-    /// The real location of the prefix; empty means the prefix itself.
+    /// Empty means the prefix itself.
     pub(super) location: String,
     pub(super) insecure: bool,
     pub(super) blocked: bool,
@@ -33,7 +30,6 @@ pub(super) struct Registry {
     mirror_by_digest_only: bool,
 }
 
-/// One `[[registry.mirror]]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct Mirror {
@@ -42,7 +38,6 @@ pub(super) struct Mirror {
     pull_from_mirror: Option<For>,
 }
 
-/// The references that a mirror serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum For {
@@ -66,7 +61,7 @@ struct List {
 }
 
 impl Conf {
-    /// Reads all files in the order of containers-registries.conf.d(5).
+    /// containers-registries.conf.d(5).
     pub(super) fn read() -> Result<Conf> {
         let chosen = std::env::var_os("CONTAINERS_REGISTRIES_CONF").filter(|path| !path.is_empty()).map(PathBuf::from);
         let own = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config/containers"));
@@ -91,7 +86,6 @@ impl Conf {
         Ok(conf)
     }
 
-    /// Returns whether the file exists.
     fn add_file(&mut self, path: &Path) -> Result<bool> {
         match files::read_bounded(path, LARGEST_FILE) {
             Ok(bytes) => {
@@ -103,7 +97,7 @@ impl Conf {
         }
     }
 
-    /// Merges the tables of a file into the former ones.
+    /// Replaces former tables of the same prefix.
     pub(super) fn add(&mut self, text: &str) -> Result<()> {
         let file: Conf =
             toml::from_str(text).map_err(|cause| Error::new(Kind::Registry, cause.message().to_owned()))?;
@@ -120,7 +114,7 @@ impl Conf {
         Ok(())
     }
 
-    /// The table with the longest match for a reference, and the rest of the reference after the match.
+    /// The table with the longest match, and the rest of the name after it.
     pub(super) fn find(&self, reference: &Reference) -> Option<(&Registry, String)> {
         let whole = reference.to_string();
         let fitting = self.registry.iter().filter_map(|each| Some((each, matched(&whole, &each.prefix)?)));
@@ -155,12 +149,11 @@ impl Registry {
         Ok(self)
     }
 
-    /// The name for messages.
     pub(super) fn name(&self) -> &str {
         &self.prefix
     }
 
-    /// The mirrors for a reference: by digest all, by tag only some.
+    /// By digest all, by tag only some.
     pub(super) fn mirrors(&self, reference: &Reference) -> impl Iterator<Item = &Mirror> {
         let has_digest = reference.digest().is_some();
         let by_digest_only = self.mirror_by_digest_only;
@@ -172,8 +165,7 @@ impl Registry {
     }
 }
 
-/// The end of a prefix's match in a reference. It must be the end of a part: before a port, a folder, a tag, a
-/// digest.
+/// The end of a prefix's match, before a port, a folder, a tag or a digest.
 fn matched(whole: &str, prefix: &str) -> Option<usize> {
     let end = match prefix.strip_prefix('*') {
         Some(domain) => {
@@ -192,7 +184,7 @@ fn ends_with(text: &str, end: &str) -> bool {
     text.len().checked_sub(end.len()).and_then(|at| text.get(at..)).is_some_and(|rest| rest.eq_ignore_ascii_case(end))
 }
 
-/// The files `*.conf` of a folder, sorted by name.
+/// Sorted by name.
 fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>> {
     let failed = |cause| files::failed(cause, format!("list `{}`", folder.display()));
     let entries = match std::fs::read_dir(folder) {

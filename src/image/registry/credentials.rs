@@ -1,4 +1,4 @@
-//! Credentials for a registry: the files and helpers of Docker and Podman, in Podman's order.
+//! The credential files and helpers of Docker and Podman, in Podman's order.
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
@@ -11,10 +11,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const LARGEST_FILE: u64 = 4 << 20;
-/// A helper may ask the user; this is its time limit.
+/// A helper may ask the user: this is its time limit.
 const HELPER_PATIENCE: Duration = Duration::from_secs(60);
 const LARGEST_ANSWER: u64 = 1 << 20;
-/// The environment variables for a helper: how to find the user's keys, agents and accounts.
+/// How a helper finds the user's keys, agents and accounts.
 const TOLD: [&str; 9] = [
     "PATH",
     "HOME",
@@ -26,15 +26,14 @@ const TOLD: [&str; 9] = [
     "XDG_CONFIG_HOME",
     "GPG_TTY",
 ];
-/// Their prefixes: pass, GnuPG, and the clouds whose registries have helpers.
+/// pass, GnuPG, and the clouds whose registries have helpers.
 const TOLD_FAMILIES: [&str; 6] = ["PASSWORD_STORE_", "GNUPG", "AWS_", "AZURE_", "CLOUDSDK_", "GOOGLE_"];
 
-/// Credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Credentials {
-    /// Nothing.
+    /// No credentials.
     Anonymous,
-    /// Name and password.
+    /// For a token server or HTTP Basic.
     Password { user: String, password: String },
     /// A token that gets other tokens.
     Identity(String),
@@ -80,7 +79,6 @@ struct Answer {
     secret: String,
 }
 
-/// Finds credentials for a repository of `host` in the usual files.
 pub(crate) fn find(host: &str, repository: &str) -> Result<Credentials> {
     for path in paths() {
         let bytes = match files::read_bounded(&path, LARGEST_FILE) {
@@ -129,7 +127,7 @@ fn in_file(bytes: &[u8], host: &str, repository: &str) -> Result<Credentials> {
     best(&file.auths, host, repository).map_or(Ok(Credentials::Anonymous), read)
 }
 
-/// The entry of the longest prefix of `host/repository`. Docker Hub has another key.
+/// The longest prefix of `host/repository` wins. Docker Hub has another key.
 fn best<'a>(auths: &'a BTreeMap<String, Auth>, host: &str, repository: &str) -> Option<&'a Auth> {
     let mut name = format!("{host}/{repository}");
     loop {
@@ -176,7 +174,7 @@ fn read(auth: &Auth) -> Result<Credentials> {
     Ok(Credentials::Password { user: user.to_owned(), password: password.to_owned() })
 }
 
-/// Runs `docker-credential-NAME get` with few variables and a time limit.
+/// Gives the helper few variables and little time.
 fn ask(helper: &str, host: &str) -> Result<Credentials> {
     let step = || format!("ask the credential helper `{}` for `{host}`", helper.escape_debug());
     let word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
@@ -233,7 +231,6 @@ fn ask(helper: &str, host: &str) -> Result<Credentials> {
     })
 }
 
-/// Reads credentials of a file that the caller names.
 pub(crate) fn from_file(path: &Path, host: &str, repository: &str) -> Result<Credentials> {
     let bytes = files::read_bounded(path, LARGEST_FILE)?;
     in_file(&bytes, host, repository).doing(|| format!("read the credentials in `{}`", path.display()))

@@ -1,7 +1,6 @@
-//! containerd's mirrors: `HOST/hosts.toml` in a directory of hosts (containerd's docs/hosts.md).
+//! containerd's mirrors, `HOST/hosts.toml` (containerd's docs/hosts.md).
 //!
-//! Refused: `skip_verify`, by name. Ignored: `header`, with which a file of the machine would add headers to our
-//! requests.
+//! Refuses `skip_verify`. Ignores `header`, with which a file of the machine would add headers to requests.
 
 use super::address::Address;
 use super::trust::Trust;
@@ -14,17 +13,16 @@ use std::path::{Path, PathBuf};
 const LARGEST_FILE: u64 = 1 << 20;
 const USUAL: &str = "/etc/containerd/certs.d";
 
-/// A server with the content of a registry.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
-    /// Its API: `https://HOST/v2`, or below a path.
+    /// `https://HOST/v2`, or below a path.
     pub(super) api: Address,
     pub(super) trust: Trust,
-    /// Whether it may resolve tags, and not only serve digests.
+    /// Whether it serves tags, too, and not only digests.
     pub(super) resolves: bool,
 }
 
-/// The servers for a registry: mirrors in order, and the registry itself if the file names its address.
+/// `itself` is the registry, if the file names its address.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hosts {
     pub(super) mirrors: Vec<Server>,
@@ -66,10 +64,9 @@ enum Client {
     Pairs(Vec<[PathBuf; 2]>),
 }
 
-/// Reads the file for `host` in the caller's directory, or in containerd's own.
 pub(super) fn find(host: &str, chosen: Option<&Path>) -> Result<Option<Hosts>> {
     let directory = chosen.unwrap_or(Path::new(USUAL));
-    // A colon is invalid in file names of some systems, so containerd also accepts `HOST_PORT_`.
+    // A colon is invalid in file names of some systems: containerd also accepts `HOST_PORT_`.
     let other = host.rsplit_once(':').map(|(name, port)| format!("{name}_{port}_"));
     for name in other.iter().map(String::as_str).chain([host, "_default"]) {
         let path = directory.join(name).join("hosts.toml");
@@ -89,7 +86,7 @@ pub(super) fn find(host: &str, chosen: Option<&Path>) -> Result<Option<Hosts>> {
 fn read(text: &str, directory: &Path) -> Result<Hosts> {
     let file: File = toml::from_str(text).map_err(|cause| Error::new(Kind::Registry, cause.message().to_owned()))?;
     let mut mirrors: Vec<_> = file.host.iter().collect();
-    // In the order of the file: the parsed tables are sorted by name.
+    // The order of the file: the parsed tables are sorted by name.
     mirrors.sort_by_key(|(name, _)| text.find(&format!("\"{name}\"")).or_else(|| text.find(&format!("'{name}'"))));
     let can = |settings: &Settings, what: &str| {
         settings.capabilities.as_ref().is_none_or(|all| all.iter().any(|each| each == what))

@@ -1,5 +1,5 @@
-//! The servers for a reference: mirrors of the caller, then mirrors and insecure registries of
-//! containers-registries.conf(5). Without a table there: mirrors of containerd's hosts.toml.
+//! The servers for a reference: mirrors of the caller, then of containers-registries.conf(5), or without a table there
+//! of containerd's hosts.toml.
 
 use super::RegistryOptions;
 use super::address::{Address, Scheme};
@@ -9,16 +9,14 @@ use super::trust::Trust;
 use crate::error::{Error, Kind, Result};
 use crate::image::Reference;
 
-/// A server with a repository.
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
-    /// The API: `https://HOST/v2`, or below a path.
     pub(super) address: Address,
     pub(super) repository: String,
-    /// The host in credential files.
+    /// As in credential files.
     pub(super) host: String,
     pub(super) trust: Trust,
-    /// Whether it may resolve tags, and not only serve digests.
+    /// Whether it serves tags, too, and not only digests.
     pub(super) resolves: bool,
     /// The registry for which a mirror of several answers (`ns`, containerd's docs/hosts.md).
     pub(super) of: Option<String>,
@@ -26,7 +24,7 @@ pub(super) struct Endpoint {
     is_local: bool,
 }
 
-/// All servers in order: the caller's mirrors, the files' mirrors, the registry itself.
+/// The registry itself is the last.
 pub(super) fn endpoints(reference: &Reference, options: &RegistryOptions) -> Result<Vec<Endpoint>> {
     let conf = Conf::read()?;
     let hosts = hosts::find(reference.host(), options.hosts_dir.as_deref())?;
@@ -37,7 +35,7 @@ pub(super) fn endpoints(reference: &Reference, options: &RegistryOptions) -> Res
             && let Some(trust) = Trust::find(&endpoint.host, options.cert_dir.as_deref())?
         {
             endpoint.trust = trust;
-            // A registry on this machine uses TLS if certificates are set up for it.
+            // A registry on this machine uses TLS if it has certificates.
             if endpoint.is_local && !options.plain_http {
                 endpoint.address.scheme = Scheme::Https;
             }
@@ -90,8 +88,7 @@ fn choose(
     Ok(all)
 }
 
-/// Parses `HOST[/PATH]` and appends the rest of the repository. A registry on this machine is used without TLS,
-/// unless a setting demands it.
+/// A registry on this machine is used without TLS, unless a setting demands it.
 fn endpoint(location: &str, rest: &str, insecure: bool) -> Result<Endpoint> {
     let (scheme, location) = match (location.strip_prefix("http://"), location.strip_prefix("https://")) {
         (Some(location), _) => (Some(Scheme::Http), location),

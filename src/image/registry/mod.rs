@@ -1,8 +1,7 @@
 //! A registry as a source and a destination of images (distribution-spec).
 //!
-//! Order: `mirrors` (with `conf` and `hosts`) finds the servers, `trust` their certificates, `credentials` the login.
-//! `client` sends (`challenge` and `address` are its pure parts), `resume` continues a download. Every document and
-//! blob is checked by its digest by its reader. The digest that a registry names for a tag is checked against the
+//! `mirrors` (with `conf` and `hosts`) finds the servers, `trust` their certificates, `credentials` the login. The
+//! reader of a document or blob checks its digest. The digest that a registry names for a tag is checked against the
 //! body.
 
 mod address;
@@ -44,14 +43,12 @@ pub struct RegistryOptions {
     pub allowed_realms: Vec<String>,
     /// An auth file instead of the usual ones.
     pub auth_file: Option<PathBuf>,
-    /// The registry's authorities (`*.crt`) and our client certificate (`NAME.cert`, `NAME.key`), instead of the
-    /// usual directories'.
+    /// Authorities (`*.crt`) and client certificate (`NAME.cert`, `NAME.key`), instead of the usual directories'.
     pub cert_dir: Option<PathBuf>,
     /// A directory of `HOST/hosts.toml` instead of the usual one.
     pub hosts_dir: Option<PathBuf>,
 }
 
-/// A repository on all its servers.
 pub(crate) struct Registry<'a> {
     /// In order; the last is the registry itself.
     clients: Vec<Server<'a>>,
@@ -59,7 +56,6 @@ pub(crate) struct Registry<'a> {
     report: Report<'a>,
 }
 
-/// A server with the repository, and its name there.
 struct Server<'a> {
     client: Client<'a>,
     repository: String,
@@ -68,11 +64,11 @@ struct Server<'a> {
     is_down: AtomicBool,
 }
 
-/// The most tries of a request to a mirror: another server follows.
+/// Another server follows a mirror.
 const MIRROR_TRIES: u32 = 2;
 
 impl<'a> Registry<'a> {
-    /// Opens the repository. `scopes` extend the token's scope beyond `actions` on the repository.
+    /// `scopes` extend the token's scope beyond `actions` on the repository.
     pub(crate) fn open(
         reference: &Reference,
         actions: &str,
@@ -106,7 +102,7 @@ impl<'a> Registry<'a> {
         Ok(Registry { clients, reference: reference.clone(), report })
     }
 
-    /// Asks each server in turn. The error is that of the last, the registry itself.
+    /// The error is that of the last server, the registry itself.
     fn ask<T>(&self, by_tag: bool, ask: impl Fn(&Client<'a>, &str) -> Result<T>) -> Result<T> {
         let mut last = Error::new(Kind::Internal, "no registry to ask");
         let down = |server: &Server<'_>| server.is_down.load(Ordering::Relaxed);
@@ -124,7 +120,7 @@ impl<'a> Registry<'a> {
         Err(last)
     }
 
-    /// The digest that the reference means. One request if the registry names it.
+    /// `None` if the registry does not name the digest.
     fn head(&self) -> Result<Option<Digest>> {
         if let Some(digest) = self.reference.digest() {
             return Ok(Some(digest.clone()));
@@ -152,7 +148,7 @@ impl<'a> Registry<'a> {
         Call { method, address, headers: vec![("accept", accepted)], payload: Payload::Nothing }
     }
 
-    /// Fetches a manifest by digest or tag. Returns its descriptor, made from the checked bytes, which it contains.
+    /// By `digest`, else by the tag. The descriptor contains the checked bytes.
     fn manifest(&self, digest: Option<&Digest>) -> Result<Descriptor> {
         let name = digest.map_or_else(|| self.tag().to_owned(), Digest::to_string);
         self.ask(digest.is_none(), |client, repository| {
@@ -185,7 +181,6 @@ impl<'a> Registry<'a> {
         })
     }
 
-    /// Opens a blob at the byte `from`.
     fn blob(&self, descriptor: &Descriptor, from: u64) -> Result<Box<dyn Read + Send>> {
         self.ask(false, |client, repository| {
             // Manifests of an index have another path than other blobs.
@@ -202,7 +197,7 @@ impl<'a> Registry<'a> {
             match response.status().as_u16() {
                 206 => Ok(Box::new(PacedReader::new(response.into_body().into_reader())) as Box<dyn Read + Send>),
                 200 => {
-                    // The server sent everything: skip the bytes before `from`.
+                    // The server ignored the range.
                     let mut reader = PacedReader::new(response.into_body().into_reader());
                     let skipped = std::io::copy(&mut (&mut reader).take(from), &mut std::io::sink());
                     skipped.map_err(client::unreachable)?;

@@ -1,5 +1,4 @@
-//! The least rate of a registry. A server that sends a byte now and then meets every timeout of a single read, and
-//! would block a pull for ever.
+//! A server that sends a byte now and then meets every timeout of a single read, and would block a pull for ever.
 
 use crate::error::{Error, Kind};
 use crate::sys::weaken;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 const LEAST: u64 = 1024;
 const STRETCH: Duration = Duration::from_secs(20);
 
-/// A body that must come at the least rate. Only waiting counts: unpacking may be slower than the network.
+/// Only waiting counts: unpacking may be slower than the network.
 pub(super) struct PacedReader<R> {
     body: R,
     stretch: Duration,
@@ -49,7 +48,6 @@ impl<R: Read> Read for PacedReader<R> {
 mod tests {
     use super::*;
 
-    /// Sends one byte after each pause.
     struct Slow(Duration);
 
     impl Read for Slow {

@@ -1,4 +1,4 @@
-//! Pushes an image of the store to a registry: the missing blobs, then the manifest.
+//! Pushes the missing blobs of an image, then its manifest.
 
 use super::client::{Call, Client, Payload, refusal};
 use super::{Registry, RegistryOptions, Server};
@@ -10,7 +10,7 @@ use crate::image::progress::{Event, Report};
 use crate::image::store::{ImageRecord, Store};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most repositories to mount layers from in one push: each extends the token's scope.
+/// Each repository to mount layers from extends the token's scope.
 const MOST_SOURCES: usize = 3;
 
 /// Pushes `image` under the name `reference`. Returns its digest there.
@@ -29,11 +29,11 @@ pub fn push(
     let repositories: BTreeSet<_> = sources.values().collect();
     let scopes: Vec<_> = repositories.iter().map(|repository| format!("repository:{repository}:pull")).collect();
     let registry = Registry::open(reference, "pull,push", &scopes, options, report).doing(step)?;
-    // The last server is the registry itself; mirrors are read-only.
+    // The registry itself; mirrors are read-only.
     let Some(Server { client, repository, .. }) = registry.clients.last() else {
         return Err(Error::new(Kind::Internal, "no registry to ask"));
     };
-    // A configuration file renamed the repository, so the other names there are unknown.
+    // A configuration file renamed the repository: the other names there are unknown.
     let sources = if repository == reference.repository() { sources } else { BTreeMap::new() };
     for blob in record.layer_blobs.iter().chain([&record.config_blob]) {
         let source = sources.get(&blob.digest).map(String::as_str);
@@ -56,7 +56,7 @@ pub fn push(
     }
 }
 
-/// Other repositories of the registry that have the blobs: those of images in the store.
+/// Other repositories of the registry that have the blobs, by images in the store.
 fn sources(store: &Store, reference: &Reference, record: &ImageRecord) -> Result<BTreeMap<Digest, String>> {
     let mut found = BTreeMap::new();
     let mut repositories = BTreeSet::new();
@@ -101,8 +101,8 @@ fn send(
         headers: Vec::new(),
         payload: Payload::Bytes(b""),
     };
-    // distribution-spec, "Mounting a blob from another repository": 201 means done. After any other status the blob
-    // is sent normally.
+    // distribution-spec, "Mounting a blob from another repository": 201 means done. After any other status the blob is
+    // sent.
     let mounted = source.map(|source| client.send(&begin(format!("?mount={}&from={source}", blob.digest)))).transpose();
     let response = match mounted {
         Ok(Some(response)) if response.status().as_u16() == 201 => {

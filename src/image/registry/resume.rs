@@ -1,4 +1,4 @@
-//! A blob from a registry as one stream: after an interruption it continues by Range on a new connection.
+//! After an interruption a blob continues by Range on a new connection.
 
 use super::Registry;
 use super::client::TRIES;
@@ -7,7 +7,6 @@ use crate::image::manifest::Descriptor;
 use std::io::Read;
 use std::time::Duration;
 
-/// A download that survives interruptions.
 pub(super) struct ResumingReader<'a> {
     registry: &'a Registry<'a>,
     descriptor: Descriptor,
@@ -15,7 +14,7 @@ pub(super) struct ResumingReader<'a> {
     body: Option<Box<dyn Read + Send>>,
     /// Connections since the last byte.
     fruitless: u32,
-    /// The final error, after which no read tries again.
+    /// No read tries again after it.
     failed: Option<Error>,
 }
 

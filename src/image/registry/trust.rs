@@ -1,7 +1,5 @@
-//! TLS with a registry: its authorities and our client certificate, by host (containers-certs.d(5), as in Podman,
-//! Docker and containerd); and the meaning of TLS errors.
-//!
-//! Never: a connection whose certificate is not checked.
+//! Authorities and client certificate for a registry, by host (containers-certs.d(5), as in Podman, Docker and
+//! containerd). Never: a connection whose certificate is not checked.
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::{files, host};
@@ -12,17 +10,15 @@ use ureq::tls::{Certificate, ClientCert, PrivateKey, TlsConfig};
 
 const LARGEST_FILE: u64 = 1 << 20;
 
-/// The TLS settings for one registry, besides the machine's trust.
+/// Extends the machine's trust for one registry.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trust {
     authorities: Vec<Certificate<'static>>,
-    /// Our client certificate, for registries that ask for one.
     own: Option<ClientCert>,
 }
 
 impl Trust {
-    /// Reads the `certs.d` directory of `host`: the caller's, else the first that exists. `None` if it does not
-    /// exist.
+    /// The caller's `certs.d` directory, else the first that exists.
     pub(super) fn find(host: &str, chosen: Option<&Path>) -> Result<Option<Trust>> {
         let directory = match chosen {
             Some(directory) => Some(directory.to_owned()),
@@ -36,7 +32,6 @@ impl Trust {
         Ok(())
     }
 
-    /// Sets the client certificate with its chain, and its key.
     pub(super) fn set_own(&mut self, certificate: &Path, key: &Path) -> Result<()> {
         let chain = certificates(certificate)?;
         let secret = PrivateKey::from_pem(&files::read_bounded(key, LARGEST_FILE)?)
@@ -46,7 +41,6 @@ impl Trust {
         Ok(())
     }
 
-    /// The same authorities without the client certificate.
     pub(super) fn without_ours(&self) -> Trust {
         Trust { own: None, ..self.clone() }
     }
@@ -56,7 +50,7 @@ impl Trust {
     }
 }
 
-/// The certificates of a file, at least one.
+/// At least one, else an error.
 fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
     let found = host::in_pem(&files::read_bounded(path, LARGEST_FILE)?);
     if found.is_empty() {
@@ -66,7 +60,7 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
     Ok(found)
 }
 
-/// The directories with a folder for each host, first the user's own.
+/// First the user's own.
 fn host_folders() -> Vec<PathBuf> {
     let own = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config/containers/certs.d"));
     own.into_iter().chain(["/etc/containers/certs.d", "/etc/docker/certs.d"].map(PathBuf::from)).collect()
@@ -89,7 +83,7 @@ fn read(directory: &Path) -> Result<Trust> {
     Ok(trust)
 }
 
-/// The error and the remedy for a TLS failure; `None` for other errors.
+/// `None` for errors that are not about TLS.
 pub(super) fn refusal(cause: &ureq::Error) -> Option<Error> {
     let inner = match cause {
         ureq::Error::Rustls(inner) => inner,
@@ -143,8 +137,7 @@ fn explained(cause: &rustls::Error) -> Error {
     }
 }
 
-/// `DnsName("a.test")` or `IpAddress(127.0.0.1)`, rustls's form of the names of a certificate, as plain text. The
-/// server chooses them, so unusual characters are dropped.
+/// From rustls's form, such as `DnsName("a.test")`. The server chooses the names, so unusual characters are escaped.
 fn named(name: &str) -> String {
     let inner = name.split_once('(').map_or(name, |(_, rest)| rest.trim_end_matches(')'));
     inner.trim_matches('"').escape_debug().to_string()

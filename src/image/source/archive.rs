@@ -1,8 +1,8 @@
-//! Images in one tar: an OCI layout, or the output of `docker save`. One pass finds the place of each file. Then
-//! blobs are read by offset, several at once. The caller spools standard input first, which has no offsets.
+//! An OCI layout in a tar, or the output of `docker save`. Blobs are read by offset, several at once, so the caller
+//! spools standard input first.
 //!
-//! A docker-archive has no manifest. It is made from the config and the layers. Plain layers are named by the DiffIDs
-//! of the config, which unpacking proves. Compressed ones need a pass to hash them.
+//! A docker-archive has no manifest: it is made from the config and the layers. Plain layers are named by the config's
+//! DiffIDs, which unpacking proves. Compressed ones need a pass to hash them.
 
 use super::layout::{check_version, offers};
 use super::{Blob, Offer, Source};
@@ -22,9 +22,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 
-/// The most files of an archive: documents and layers of a few hundred images.
+/// A few hundred images.
 const MOST_MEMBERS: usize = 100_000;
-/// The most symlinks between members: `layer.tar` of old archives links to another layer's.
+/// `layer.tar` of old archives links to another layer's.
 const MOST_HOPS: usize = 8;
 
 #[derive(Clone, Debug)]
@@ -33,18 +33,16 @@ enum Member {
     Link(Vec<u8>),
 }
 
-/// An indexed archive.
 pub(crate) struct Archive {
     file: File,
     name: String,
     members: HashMap<Vec<u8>, Member>,
-    /// The places of a docker-archive's blobs, and the documents that were made for it.
+    /// The places of a docker-archive's blobs.
     blobs: HashMap<Digest, (u64, u64)>,
     made: HashMap<Digest, Vec<u8>>,
     offers: Vec<Offer>,
 }
 
-/// An image of a docker-archive's manifest.json.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Saved {
@@ -78,7 +76,7 @@ impl Archive {
         &self.offers
     }
 
-    /// The place of a member's bytes. Links lead to other members only.
+    /// Links lead to other members only.
     fn find(&self, name: &[u8]) -> Result<Option<(u64, u64)>> {
         let mut name = plain(name);
         for _ in 0..MOST_HOPS {
@@ -106,7 +104,6 @@ impl Archive {
         Ok(bytes)
     }
 
-    /// Makes an OCI manifest for each image of a docker-archive.
     fn saved(&mut self) -> Result<()> {
         let images: Vec<Saved> = serde_json::from_value(json(&self.read("manifest.json")?)?)
             .map_err(|cause| Error::new(Kind::Image, cause.to_string()))?;
@@ -148,7 +145,7 @@ impl Archive {
         Ok(())
     }
 
-    /// The digest of a layer's file: its DiffID for a plain tar, else computed.
+    /// The DiffID for a plain tar, else computed.
     fn layer(&self, (offset, size): (u64, u64), diff_id: &Digest) -> Result<(Digest, &'static str)> {
         let mut head = [0; 512];
         let count = self.file.read_at(&mut head, offset).map_err(unreadable)?;
@@ -192,7 +189,7 @@ impl Source for Archive {
     }
 }
 
-/// A part of the archive. It reads by offset, so several parts can be read at once.
+/// Reads by offset, so several parts can be read at once.
 struct Section<'a> {
     file: &'a File,
     offset: u64,
@@ -209,7 +206,6 @@ impl Read for Section<'_> {
     }
 }
 
-/// One pass over the archive's headers.
 fn members(file: &File) -> Result<HashMap<Vec<u8>, Member>> {
     let mut head = [0; 512];
     let count = file.read_at(&mut head, 0).map_err(unreadable)?;
@@ -240,7 +236,6 @@ fn members(file: &File) -> Result<HashMap<Vec<u8>, Member>> {
     Ok(found)
 }
 
-/// The archive's file as a stream with a position.
 struct PositionedFile<'a>(&'a File);
 
 impl Read for PositionedFile<'_> {
@@ -255,7 +250,6 @@ impl Seek for PositionedFile<'_> {
     }
 }
 
-/// A member's name without `.`, `..` and doubled slashes.
 fn plain(name: &[u8]) -> Vec<u8> {
     let mut parts: Vec<&[u8]> = Vec::new();
     for part in name.split(|byte| *byte == b'/') {

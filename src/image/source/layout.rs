@@ -1,5 +1,5 @@
-//! An OCI image layout in a folder (image-spec, image-layout.md). Files are opened below the folder without following
-//! symlinks: a foreign layout may link to any file of the host.
+//! An OCI image layout in a folder (image-spec, image-layout.md). It may link to any file of the host, so no symlink is
+//! followed.
 
 use super::{Blob, Offer, Source};
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -12,7 +12,6 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// An open layout.
 pub(crate) struct Layout {
     directory: OwnedFd,
     name: String,
@@ -63,7 +62,6 @@ impl Source for Layout {
     }
 }
 
-/// Checks that the version in `oci-layout` begins with `1.`.
 pub(in crate::image) fn check_version(bytes: &[u8]) -> Result<()> {
     let value = json(bytes).doing(|| "read `oci-layout`")?;
     match value.get("imageLayoutVersion").and_then(Value::as_str) {
@@ -75,7 +73,6 @@ pub(in crate::image) fn check_version(bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// The images of an index.json, with the names of their annotations.
 pub(in crate::image) fn offers(bytes: &[u8]) -> Result<Vec<Offer>> {
     let step = || "read `index.json`";
     let value = json(bytes).doing(step)?;

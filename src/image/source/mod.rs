@@ -1,6 +1,4 @@
-//! Sources of images: an OCI layout (folder or tar), a docker-archive, a registry, the store.
-//!
-//! A source gives documents and blobs by descriptor, unchecked: each reader checks size and digest.
+//! A source gives documents and blobs unchecked: each reader checks size and digest.
 
 mod archive;
 pub(super) mod layout;
@@ -15,34 +13,28 @@ use crate::error::{Error, Kind, Result, Step};
 use std::io::Read;
 use std::path::Path;
 
-/// A stream of a blob's bytes.
 pub(crate) type Blob<'a> = Box<dyn Read + Send + 'a>;
 
-/// Gives blobs by digest.
 pub(crate) trait Source: Sync {
-    /// Opens a blob at the byte `from`.
     fn open(&self, descriptor: &Descriptor, from: u64) -> Result<Blob<'_>>;
-    /// The name for messages.
     fn name(&self) -> String;
     /// Whether a partial blob is worth keeping.
     fn is_slow(&self) -> bool {
         false
     }
-    /// Whether the store itself is the source, so that a damaged blob cannot be replaced.
+    /// The store cannot replace its own damaged blob.
     fn is_store(&self) -> bool {
         false
     }
 }
 
-/// An image of a source: its names, and its manifest or index.
 #[derive(Clone, Debug)]
 pub(crate) struct Offer {
-    /// Unchanged from the source: a whole reference or just a tag.
+    /// A whole reference or just a tag.
     pub(crate) names: Vec<String>,
     pub(crate) descriptor: Descriptor,
 }
 
-/// Reads a small document and checks it before it is parsed.
 pub(crate) fn document(source: &dyn Source, descriptor: &Descriptor) -> Result<Vec<u8>> {
     let step = || format!("fetch `{}`", descriptor.digest);
     if descriptor.size > LARGEST_DOCUMENT {
@@ -61,14 +53,13 @@ pub(crate) fn document(source: &dyn Source, descriptor: &Descriptor) -> Result<V
     Ok(bytes)
 }
 
-/// An image on this machine outside a store. The file at a path determines its kind.
 pub(crate) enum Local {
     Layout(Layout),
     Archive(Archive),
 }
 
 impl Local {
-    /// Opens a folder (an OCI layout) or a file (a tar of an OCI layout, or a docker-archive).
+    /// A folder is an OCI layout, a file a tar of one or a docker-archive.
     pub(crate) fn open(path: &Path) -> Result<Local> {
         let step = || format!("open the image at `{}`", path.display());
         if path.is_dir() {

@@ -8,13 +8,11 @@ use crate::image::platform::{candidates, offered};
 use crate::image::{Digest, Platform};
 use std::collections::BTreeSet;
 
-/// The most nested indexes; honest ones have two.
+/// Honest indexes have two levels.
 const DEEPEST: usize = 4;
-/// The most manifests and indexes that are read for one choice. Honest indexes need few; three nested ones of 300
-/// entries each lead to 27 million.
+/// Honest indexes need few; three nested ones of 300 entries each lead to 27 million.
 const MOST_DOCUMENTS: usize = 64;
 
-/// A selected image: its manifest, also as bytes, and its config.
 pub(crate) struct SelectedImage {
     pub(crate) descriptor: Descriptor,
     pub(crate) bytes: Vec<u8>,
@@ -23,7 +21,6 @@ pub(crate) struct SelectedImage {
     pub(crate) config_bytes: Vec<u8>,
 }
 
-/// Follows `descriptor` to the image for `wanted`. The default is this machine's platform if there is a choice.
 pub(crate) fn choose(source: &dyn Source, descriptor: &Descriptor, wanted: Option<&Platform>) -> Result<SelectedImage> {
     let host = Platform::host();
     let platform = wanted.unwrap_or(&host);
@@ -38,11 +35,9 @@ pub(crate) fn choose(source: &dyn Source, descriptor: &Descriptor, wanted: Optio
     }
 }
 
-/// One search through the indexes.
 struct Search<'a> {
     source: &'a dyn Source,
     platform: &'a Platform,
-    /// Documents that were read and did not fit.
     seen: BTreeSet<Digest>,
 }
 
@@ -108,7 +103,6 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Documents in memory, and the number of reads of each.
     #[derive(Default)]
     struct Shelf(BTreeMap<Digest, Vec<u8>>, AtomicUsize);
 
@@ -125,7 +119,7 @@ mod tests {
     }
 
     impl Shelf {
-        /// Stores a document and returns an index entry for it.
+        /// Returns an index entry for the document.
         fn put(&mut self, media_type: &str, document: &Value) -> Value {
             let bytes = document.to_string().into_bytes();
             let entry =
@@ -148,7 +142,7 @@ mod tests {
             )
         }
 
-        /// The choice for amd64, or the error, and how many documents were read.
+        /// The choice for amd64, or the error, and the number of reads.
         fn choose(&self, from: &Value) -> (String, usize) {
             let from = Descriptor::new(&serde_json::from_value(from.clone()).unwrap()).unwrap();
             let wanted = "linux/amd64".parse().unwrap();

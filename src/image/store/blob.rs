@@ -1,4 +1,4 @@
-//! Blobs: content under its digest. Every reader checks the digest again, so a blob need not be synced to be safe.
+//! Every reader checks a blob's digest again, so a blob need not be synced to be safe.
 
 use super::{Store, Temporary};
 use crate::error::{Error, Kind, Result};
@@ -10,12 +10,11 @@ use std::fs::File;
 use std::path::Path;
 
 impl Store {
-    /// Whether a blob of that digest and size exists. Readers check its content.
+    /// Compares only the size.
     pub(crate) fn has_blob(&self, descriptor: &Descriptor) -> bool {
         std::fs::metadata(self.blob_path(&descriptor.digest)).is_ok_and(|found| found.len() == descriptor.size)
     }
 
-    /// Whether a blob's content has its digest.
     pub(crate) fn is_whole(&self, descriptor: &Descriptor) -> Result<bool> {
         use std::io::Read;
         if !self.has_blob(descriptor) {
@@ -31,7 +30,7 @@ impl Store {
         }
     }
 
-    /// Removes a blob with wrong content. Returns whether it did.
+    /// Returns whether the content was wrong.
     pub(crate) fn drop_damaged(&self, descriptor: &Descriptor) -> Result<bool> {
         if !self.has_blob(descriptor) || self.is_whole(descriptor)? {
             return Ok(false);
@@ -39,7 +38,6 @@ impl Store {
         self.remove_blob(&descriptor.digest).map(|()| true)
     }
 
-    /// Removes a blob, if it exists.
     pub(crate) fn remove_blob(&self, digest: &Digest) -> Result<()> {
         let path = self.blob_path(digest);
         match std::fs::remove_file(&path) {
@@ -50,13 +48,11 @@ impl Store {
         }
     }
 
-    /// Opens a blob for reading.
     pub(crate) fn open_blob(&self, digest: &Digest) -> Result<File> {
         let path = self.blob_path(digest);
         File::open(&path).map_err(|cause| files::failed(cause, format!("open the blob `{digest}`")))
     }
 
-    /// Reads a small blob and checks it.
     pub(crate) fn read_blob(&self, descriptor: &Descriptor) -> Result<Vec<u8>> {
         if descriptor.size > LARGEST_DOCUMENT {
             let size = descriptor.size;
@@ -67,7 +63,6 @@ impl Store {
         Ok(bytes)
     }
 
-    /// Stores a small checked blob.
     pub(crate) fn put_blob(&self, digest: &Digest, bytes: &[u8]) -> Result<()> {
         let work = Temporary::new(self)?;
         let path = work.path().join("blob");
@@ -75,7 +70,7 @@ impl Store {
         self.keep_blob(digest, &path)
     }
 
-    /// Moves a checked blob from `path` to its name.
+    /// The content was checked.
     pub(crate) fn keep_blob(&self, digest: &Digest, path: &Path) -> Result<()> {
         let renamed = std::fs::rename(path, self.blob_path(digest));
         renamed.map_err(|cause| files::failed(cause, format!("keep the blob `{digest}`")))

@@ -1,8 +1,7 @@
-//! An image in use: what a sandbox mounts, and the lock that keeps it.
+//! An image in use, and the lock that keeps it.
 //!
-//! A lock ends with its process. A file that needs the image for longer has a note in the image's own directory,
-//! `holders/NAME`, with the file's path in the store. The note counts for as long as that file exists, so that a crash
-//! between the two leaves nothing that has to be mended.
+//! A file that needs the image for longer has a note in the image's directory, `holders/NAME`, with its path in the
+//! store. The note counts while that file exists, so a crash between the two leaves nothing to mend.
 
 use super::{ImageRecord, Store};
 use crate::error::{Context, Error, Kind, Result};
@@ -18,17 +17,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The directory of the notes about files that need an image.
 const HOLDERS: &str = "holders";
-/// The longest path in a note.
 const LONGEST_PATH: u64 = 4096;
 
-/// An image that `prune` keeps while this exists.
+/// `prune` keeps the image while this exists.
 #[derive(Debug)]
 pub struct Image {
     /// The manifest's digest.
     pub digest: Digest,
-    /// The directories of the layers, topmost first, as overlayfs expects its lower layers.
+    /// The directories of the layers, topmost first, as overlayfs expects.
     pub layers: Vec<PathBuf>,
     /// The on-disk form of the layers: marks and owners.
     pub form: Form,
@@ -39,8 +36,8 @@ pub struct Image {
     lease: Lease,
 }
 
-/// A shared lock on an image. A process that outlives this one and uses the layers needs its descriptor. When the
-/// last copy is closed, also by a crash, `prune` may remove the image.
+/// A shared lock on an image. A process that outlives this one and uses the layers needs its descriptor. When the last
+/// copy is closed, `prune` may remove the image.
 #[derive(Debug)]
 pub struct Lease(OwnedFd);
 
@@ -61,14 +58,13 @@ impl Image {
         self.lease
     }
 
-    /// The image's users and groups, read from its layers without mounting them.
+    /// Read from the layers without mounting them.
     pub fn accounts(&self) -> Result<Accounts> {
         Accounts::of(&Stack::open(&self.layers, self.form)?)
     }
 }
 
 impl Store {
-    /// The image of a record, with its lock.
     pub(crate) fn leased(&self, record: ImageRecord, lease: Lease) -> Image {
         Image {
             digest: record.digest.clone(),
@@ -80,16 +76,15 @@ impl Store {
         }
     }
 
-    /// Keeps an image for as long as the store has a file at `path`, relative to the store. `name` is the note's own, and
-    /// replaces an earlier one. Needs the image's lock: `prune` has not removed it, and will see the note.
+    /// Keeps an image while the store has a file at `path`, relative to the store. `name` replaces an earlier note.
+    /// Needs the image's lock, so that `prune` sees the note.
     pub(crate) fn hold(&self, image: &Image, name: &str, path: &Path) -> Result<()> {
         let folder = self.image_path(&image.digest).join(HOLDERS);
         files::create_directories(&folder, 0o700)?;
         files::replace(&folder.join(name), path.as_os_str().as_bytes(), 0o600, Durability::Synced)
     }
 
-    /// Whether a file of the store needs an image. Removes notes whose file is gone. Needs the exclusive lock of the
-    /// image, under which no process makes one.
+    /// Removes notes whose file is gone. Needs the image's exclusive lock, under which no process makes a note.
     pub(super) fn is_held(&self, digest: &Digest) -> Result<bool> {
         let folder = self.image_path(digest).join(HOLDERS);
         let entries = match std::fs::read_dir(&folder) {
@@ -110,7 +105,7 @@ impl Store {
         Ok(is_held)
     }
 
-    /// Takes a shared lock on an image's directory, and checks that the directory was not removed meanwhile.
+    /// Checks that the directory was not removed before the lock.
     pub(crate) fn lease(&self, digest: &Digest) -> Result<Lease> {
         let path = self.image_path(digest);
         let gone = || Error::new(Kind::NotFound, "it was removed just now");

@@ -9,9 +9,8 @@
 //!       temporary/…                    work in progress, each with a lock that ends with its process
 //!       lock                           shared while something is named or reserved, exclusive while prune decides
 //! ```
-//! A complete item gets its name by rename(2), so a reader never sees a part, and a crash leaves only files in
+//! A complete item gets its name by rename(2): a reader never sees a part, and a crash leaves only files in
 //! `temporary`. A start takes only a shared lock on its image.
-//! Not here: the making of a layer (`layer`), its origin (`source`).
 
 mod blob;
 mod lease;
@@ -37,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// The version of the layout below. Other versions need another program.
+/// Other versions need another program.
 const VERSION: u32 = 1;
 const LARGEST_RECORD: u64 = 16 << 20;
 
@@ -72,7 +71,7 @@ pub fn default_path() -> Result<PathBuf> {
 }
 
 impl Store {
-    /// Opens the store at `path`. Creates it if it is missing.
+    /// Creates the store if it is missing.
     pub fn open(path: &Path) -> Result<Store> {
         Store::open_or_make(path).map_err(|error| error.doing(format!("open the store `{}`", path.display())))
     }
@@ -87,7 +86,6 @@ impl Store {
         there.map_err(|error| error.doing(format!("open the store `{}`", path.display())))
     }
 
-    /// The form of the store at `path`, if it exists.
     pub(crate) fn peek(path: &Path) -> Result<Option<Form>> {
         Ok(Store::existing(path)?.map(|store| store.form))
     }
@@ -136,7 +134,7 @@ impl Store {
         self.form
     }
 
-    /// Locks the store while something is named or reserved, so that `prune` does not decide meanwhile.
+    /// Locks the store while something is named or reserved: `prune` does not decide meanwhile.
     pub(crate) fn writing(&self) -> Result<WriteLease> {
         let path = self.path.join("lock");
         let file = File::open(&path).map_err(|cause| files::failed(cause, format!("open `{}`", path.display())))?;
@@ -163,13 +161,11 @@ impl Store {
     }
 }
 
-/// A shared lock of the store.
 #[derive(Debug)]
 pub(crate) struct WriteLease {
     _file: File,
 }
 
-/// A record as JSON. Our types never fail to serialize.
 pub(crate) fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>> {
     serde_json::to_vec_pretty(value).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))
 }

@@ -1,5 +1,5 @@
-//! Names: the image of a tag, or the digest of an index or a manifest in a repository. One small file for each name,
-//! replaced atomically. A pinned name never moves a tag, and only names content with that digest.
+//! One small file for each tag or digest of a repository, replaced atomically. A pinned name never moves a tag, and
+//! only names content with that digest.
 
 use super::{ImageRecord, Store, Temporary};
 use crate::error::{Error, Kind, Result, Step};
@@ -8,7 +8,6 @@ use crate::image::{Digest, Reference};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// The longest digest with its algorithm.
 const LONGEST: u64 = 256;
 
 /// The result of `rm`.
@@ -21,19 +20,17 @@ pub struct Removed {
 }
 
 impl Store {
-    /// `names/HOST/REPOSITORY:TAG` or `names/HOST/REPOSITORY@DIGEST`. The grammar of references excludes `..` and
-    /// absolute paths.
+    /// The grammar of references excludes `..` and absolute paths.
     fn name_path(&self, reference: &Reference) -> PathBuf {
         self.path.join("names").join(reference.kept().to_string())
     }
 
-    /// Lets a name mean an image.
     pub(crate) fn put_name(&self, reference: &Reference, digest: &Digest) -> Result<()> {
         let path = self.name_path(reference);
         if let Some(parent) = path.parent() {
             files::create_directories(parent, 0o700)?;
         }
-        // Written in another directory: a temporary name next to it would read as a tag.
+        // A temporary name next to it would read as a tag.
         let work = Temporary::new(self)?;
         let staged = work.path().join("name");
         files::replace(&staged, digest.to_string().as_bytes(), 0o600, Durability::Synced)?;
@@ -41,7 +38,7 @@ impl Store {
         renamed.map_err(|cause| files::failed(cause, format!("name the image `{}`", reference.familiar())))
     }
 
-    /// The image that a reference means: by digest, by name, or by the first digits of a digest.
+    /// By digest, by name, or by the first digits of a digest.
     pub fn find(&self, text: &str) -> Result<ImageRecord> {
         self.find_by(text).doing(|| format!("find the image `{}`", text.escape_debug()))
     }
@@ -50,10 +47,9 @@ impl Store {
         if let Ok(digest) = text.parse::<Digest>() {
             return self.image(&digest)?.ok_or_else(missing);
         }
-        // A name wins over digits: a name may look like digits.
+        // A name wins over digits, which it may look like.
         if let Ok(reference) = text.parse::<Reference>() {
-            // A pinned digest may be an index, which only its name maps to an image. A manifest is found by its
-            // digest.
+            // Only the name maps the digest of an index to an image. A manifest is found by its digest.
             let named = self.read_name(&self.name_path(&reference))?;
             for digest in named.iter().chain(reference.digest()) {
                 if let Some(record) = self.image(digest)? {
@@ -86,14 +82,14 @@ impl Store {
         match files::read_bounded(path, LONGEST) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).trim().parse().map(Some),
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
-            // `host/a:1` is a file, so no name is below it. A long repository with a long digest exceeds the length
-            // of a file name.
+            // `host/a:1` is a file, so no name is below it. A long repository with a long digest exceeds the length of
+            // a file name.
             Err(error) if matches!(error.errno(), Some(libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG)) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// All names and their digests, in order.
+    /// In order.
     pub fn names(&self) -> Result<Vec<(Reference, Digest)>> {
         let root = self.path.join("names");
         let mut found = Vec::new();
@@ -120,7 +116,6 @@ impl Store {
         Ok(found)
     }
 
-    /// Removes a name. Returns whether it existed.
     pub(crate) fn remove_name(&self, reference: &Reference) -> Result<bool> {
         match std::fs::remove_file(self.name_path(reference)) {
             Ok(()) => Ok(true),
@@ -139,7 +134,7 @@ impl Store {
         self.put_name(name, &record.digest)
     }
 
-    /// Gives a name to an image that another name found. Returns `false` if the image was removed meanwhile.
+    /// Names an image that another name found. `false` if the image was removed meanwhile.
     pub(crate) fn name_too(&self, name: &Reference, digest: &Digest) -> Result<bool> {
         if self.read_name(&self.name_path(name))?.as_ref() == Some(digest) {
             return Ok(true);
@@ -151,8 +146,8 @@ impl Store {
         self.put_name(name, digest).map(|()| true)
     }
 
-    /// Removes a name, or an image with all its names if `text` is a digest. An image in use loses only its names;
-    /// `prune` removes it later.
+    /// Removes a name, or an image with all names if `text` is a digest. An image in use loses only its names; `prune`
+    /// removes it later.
     pub fn remove(&self, text: &str) -> Result<Removed> {
         let record = self.find(text)?;
         let all: Vec<Reference> =

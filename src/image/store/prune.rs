@@ -1,7 +1,7 @@
 //! Removes images without a name, layers and blobs without an image, and leftovers of crashes.
 //!
-//! The decision is made under the exclusive lock and only renames into a temporary directory. The deletion, which may
-//! take seconds, follows. A locked image stays with all its parts.
+//! The exclusive lock covers the decision and renames. The deletion, which may take seconds, follows. A locked image
+//! stays with all its parts.
 
 use super::reserve::Reservations;
 use super::{Store, Temporary};
@@ -58,12 +58,12 @@ impl Store {
         Ok(pruned)
     }
 
-    /// Removes an image without a name that is not in use, and its layers and blobs unless another image has them.
+    /// Also removes its layers and blobs if no other image has them. `false` if the image has a name or is in use.
     pub(crate) fn remove_image(&self, digest: &Digest) -> Result<bool> {
         let trash = Temporary::new(self)?;
         let _lock = Lock::wait(&self.path.join("lock"))?;
         let reserved = self.reserved()?;
-        // Another process may have named it while this one waited for the lock.
+        // Another process may have named it before the lock.
         if reserved.digests.contains(digest.hex()) || self.names()?.iter().any(|(_, named)| named == digest) {
             return Ok(false);
         }
@@ -74,7 +74,8 @@ impl Store {
         Ok(true)
     }
 
-    /// Moves an image's directory away unless it is locked, or a file of the store needs it. A process that waits for the lock sees that it has gone.
+    /// `false` if the image is locked, or a file of the store needs it. A process that waits for the lock sees that the
+    /// directory has gone.
     fn set_aside(&self, digest: &Digest, trash: &Path) -> Result<bool> {
         let Some(_alone) = self.lock_alone(digest)? else { return Ok(false) };
         if self.is_held(digest)? && !weaken::is_off("image-holders") {
@@ -84,7 +85,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Locks an image exclusively; `None` if it is in use. Needs the exclusive lock of the store.
+    /// `None` if the image is in use. Needs the exclusive lock of the store.
     pub(crate) fn lock_alone(&self, digest: &Digest) -> Result<Option<OwnedFd>> {
         let path = self.image_path(digest);
         let opened = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
@@ -122,12 +123,11 @@ impl Store {
         Ok(())
     }
 
-    /// Removes interrupted downloads, which were kept for the next try.
     fn sweep_partial(&self) -> Result<u64> {
         let mut swept = 0;
         for (name, path) in list(&self.path.join("temporary"))? {
             let ours = name.starts_with("partial-") || name.starts_with("image-");
-            // A locked one is in use: a download continues in it, or other processes wait for it.
+            // A download continues in a locked one, or other processes wait for it.
             if ours && matches!(Lock::attempt(&path)?, Attempt::Taken(_)) {
                 std::fs::remove_file(&path)
                     .map_err(|cause| files::failed(cause, format!("remove `{}`", path.display())))?;
@@ -150,7 +150,7 @@ fn list(path: &Path) -> Result<Vec<(String, std::path::PathBuf)>> {
 
 fn away(path: &Path, trash: &Path) -> Result<()> {
     let name = path.file_name().unwrap_or_default();
-    // An image and a layer may have the same digits: one folder for each kind.
+    // An image and a layer may have the same digits.
     let kind = path.parent().and_then(Path::file_name).unwrap_or_default();
     let folder = trash.join(kind);
     files::create_directories(&folder, 0o700)?;

@@ -1,4 +1,4 @@
-//! The records of layers and images. A start reads only one of them.
+//! A start reads only one record.
 
 use super::{LARGEST_RECORD, Store, to_json};
 use crate::error::{Error, Kind, Result};
@@ -12,12 +12,10 @@ use std::path::Path;
 
 const VERSION: u32 = 1;
 
-/// The record of a layer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LayerRecord {
     pub(crate) version: u32,
     pub(crate) diff_id: Digest,
-    /// Bytes of the tar.
     pub(crate) size: u64,
     pub(crate) entries: u64,
     pub(crate) removes: bool,
@@ -40,13 +38,13 @@ impl LayerRecord {
         }
     }
 
-    /// Whether the layer is whole: synced, or written since this machine started.
+    /// Synced, or written since this machine started.
     pub(crate) fn is_trusted(&self) -> bool {
         self.version == VERSION && self.unsynced_boot.as_ref().is_none_or(|then| *then == boot())
     }
 }
 
-/// The record of an image: its checked manifest and config, ready for a start.
+/// The checked manifest and config, ready for a start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ImageRecord {
     version: u32,
@@ -56,7 +54,7 @@ pub struct ImageRecord {
     pub(crate) config_blob: Descriptor,
     pub(crate) layer_blobs: Vec<Descriptor>,
     pub(crate) diff_ids: Vec<Digest>,
-    /// The layers by chain, bottom first: the names of their directories.
+    /// By chain, bottom first: the names of the layers' directories.
     pub chain: Vec<Digest>,
     /// The image's config.
     pub config: ImageConfig,
@@ -64,11 +62,11 @@ pub struct ImageRecord {
     pub packed_size: u64,
     /// Bytes of the layers' tars.
     pub size: u64,
-    /// When it was added, in seconds since 1970.
+    /// Seconds since 1970.
     pub added: u64,
-    /// The digest of the index or manifest that its names meant when it was fetched.
+    /// The index or manifest that its names meant when it was fetched.
     pub(crate) found_by: Digest,
-    /// As in the layers' records: set until the image is synced.
+    /// Set until the image is synced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unsynced_boot: Option<String>,
 }
@@ -98,7 +96,6 @@ impl ImageRecord {
         }
     }
 
-    /// Whether all its layers are known to be whole.
     pub(crate) fn is_trusted(&self) -> bool {
         self.version == VERSION && self.unsynced_boot.as_ref().is_none_or(|then| *then == boot())
     }
@@ -108,37 +105,35 @@ impl ImageRecord {
         self.config.platform()
     }
 
-    /// All its blobs.
     pub(crate) fn blobs(&self) -> impl Iterator<Item = &Descriptor> {
         [&self.manifest, &self.config_blob].into_iter().chain(&self.layer_blobs)
     }
 }
 
 impl Store {
-    /// The record of a layer, if the layer exists and is whole.
+    /// `None` if the layer is missing or not whole.
     pub(crate) fn layer(&self, chain: &Digest) -> Result<Option<LayerRecord>> {
         let record: Option<LayerRecord> = read(&self.layer_path(chain).join("layer.json"))?;
         Ok(record.filter(LayerRecord::is_trusted))
     }
 
-    /// The record of an image, if it exists.
+    /// `None` if the store lacks the image.
     pub fn image(&self, manifest: &Digest) -> Result<Option<ImageRecord>> {
         read(&self.image_path(manifest).join("image.json"))
     }
 
-    /// The layer directories of an image, topmost first.
+    /// Topmost first.
     pub fn layer_directories(&self, record: &ImageRecord) -> Vec<std::path::PathBuf> {
         record.chain.iter().rev().map(|chain| self.layer_path(chain).join("fs")).collect()
     }
 
-    /// Writes an image's record, which adds the image to the store.
     pub(crate) fn put_image(&self, record: &ImageRecord) -> Result<()> {
         let path = self.image_path(&record.digest);
         files::create_directories(&path, 0o700)?;
         files::replace(&path.join("image.json"), &to_json(record)?, 0o600, Durability::Synced)
     }
 
-    /// All images, oldest first.
+    /// Oldest first.
     pub fn images(&self) -> Result<Vec<ImageRecord>> {
         let mut images = Vec::new();
         let path = self.path.join("images");
@@ -169,7 +164,6 @@ fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>> {
     })
 }
 
-/// The id of this boot.
 fn boot() -> String {
     let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     read.map(|text| text.trim().to_owned()).unwrap_or_default()

@@ -1,7 +1,5 @@
-//! Reservations keep the parts of an unfinished image from `prune`.
-//!
-//! A reservation is a list in a temporary directory, whose lock ends with its process. It is made under the store's
-//! shared lock, which is then released: an hour of download blocks no other process.
+//! A reservation keeps the parts of an unfinished image from `prune`: a list in a temporary directory, whose lock ends
+//! with its process. The store's shared lock is only held to make it: an hour of download blocks no other process.
 
 use super::{LARGEST_RECORD, Store, Temporary, to_json};
 use crate::error::{Context, Kind, Result};
@@ -16,7 +14,7 @@ use std::os::fd::AsFd;
 
 const NAME: &str = "reserved.json";
 
-/// Digests that a living process needs. Dropping it releases them.
+/// Dropping it releases the digests.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     _directory: Temporary,
@@ -30,7 +28,6 @@ pub(crate) struct Reservations {
 }
 
 impl Store {
-    /// Reserves digests.
     pub(crate) fn reserve<'all>(&self, digests: impl Iterator<Item = &'all Digest>) -> Result<Reservation> {
         let directory = Temporary::new(self)?;
         let reserved = Reservations { digests: digests.map(|digest| digest.hex().to_owned()).collect() };
@@ -39,7 +36,7 @@ impl Store {
         Ok(Reservation { _directory: directory })
     }
 
-    /// All reservations. Needs the exclusive lock.
+    /// Needs the exclusive lock of the store.
     pub(crate) fn reserved(&self) -> Result<Reservations> {
         let mut all = Reservations::default();
         if weaken::is_off("image-reservation") {
@@ -55,7 +52,7 @@ impl Store {
                 continue; // its process has ended
             }
             let file = path.join(String::from_utf8_lossy(name).as_ref()).join(NAME);
-            // Most temporary directories are not reservations, and one may end at this moment.
+            // Most directories are not reservations, and one may end at this moment.
             let Ok(bytes) = files::read_bounded(&file, LARGEST_RECORD) else { continue };
             if let Ok(reserved) = serde_json::from_slice::<Reservations>(&bytes) {
                 all.digests.extend(reserved.digests);

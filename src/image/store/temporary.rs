@@ -1,5 +1,5 @@
-//! Work in progress: a directory below `temporary` that a living process locks. The lock ends with the process, so an
-//! unlocked directory is left from a crash and may be removed.
+//! A directory that a living process locks. The lock ends with the process, so an unlocked directory is left from a
+//! crash and may be removed.
 
 use super::Store;
 use crate::error::{Context, Kind, Result};
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A directory that is removed on drop. Finished results are renamed to their place before.
+/// Removed on drop. Results are renamed to their place before.
 #[derive(Debug)]
 pub(crate) struct Temporary {
     path: PathBuf,
@@ -20,12 +20,10 @@ pub(crate) struct Temporary {
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl Temporary {
-    /// Makes one in the store.
     pub(crate) fn new(store: &Store) -> Result<Temporary> {
         Temporary::in_directory(&store.path.join("temporary"))
     }
 
-    /// Makes one in any private directory.
     pub(crate) fn in_directory(parent: &Path) -> Result<Temporary> {
         loop {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -51,7 +49,6 @@ impl Temporary {
         &self.path
     }
 
-    /// Makes an empty directory in it.
     pub(crate) fn make(&self, name: &str) -> Result<OwnedFd> {
         let made = rustix::fs::mkdirat(&self.directory, name, Mode::RWXU);
         made.map_err(|errno| files::failed(errno.into(), format!("make `{}/{name}`", self.path.display())))?;
@@ -76,7 +73,7 @@ fn open(path: &Path) -> Result<OwnedFd> {
 }
 
 impl Store {
-    /// Removes leftovers of crashed processes. Returns how many.
+    /// Returns the number of removed leftovers of crashes.
     pub(crate) fn sweep(&self) -> Result<u64> {
         let parent = open(&self.path.join("temporary"))?;
         let mut swept = 0;

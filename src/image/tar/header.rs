@@ -1,20 +1,19 @@
-//! A 512-byte header block: fields, numbers, checksum. Pure. ustar, GNU and star layouts (tar(5)).
+//! A 512-byte header block in ustar, GNU and star layouts (tar(5)). Pure.
 
 use super::malformed;
 use crate::error::Result;
 
 pub(super) const BLOCK: usize = 512;
 
-/// The places of stored bytes in the file: offset and length.
+/// Offset and length of stored bytes in the file.
 pub(super) type Extents = Vec<(u64, u64)>;
 
-/// A header block with a valid checksum.
 pub(super) struct Header<'a> {
     block: &'a [u8; BLOCK],
 }
 
 impl<'a> Header<'a> {
-    /// Checks the checksum over unsigned or, as in old programs, signed bytes.
+    /// The checksum is over unsigned or, as in old programs, signed bytes.
     pub(super) fn read(block: &'a [u8; BLOCK]) -> Result<Header<'a>> {
         let stored = number(&block[148..156], "checksum")?;
         let (mut unsigned, mut signed) = (0i64, 0i64);
@@ -33,8 +32,8 @@ impl<'a> Header<'a> {
         self.block[156]
     }
 
-    /// Refuses a prefix that only some readers apply. POSIX has it under its own magic only; Python's tarfile reads
-    /// it under every magic. GNU tar uses the field for times in incremental archives, and for maps of holes.
+    /// Refuses a prefix that only some readers apply. POSIX has it under its own magic only; Python's tarfile under
+    /// every magic. GNU tar has times there in incremental archives, or maps of holes.
     pub(super) fn check_prefix(&self) -> Result<()> {
         let prefix = &self.block[345..500];
         let is_posix = &self.block[257..263] == b"ustar\0";
@@ -50,7 +49,7 @@ impl<'a> Header<'a> {
         Ok(())
     }
 
-    /// The name after the prefix of the ustar and star layouts.
+    /// With the prefix of the ustar and star layouts.
     pub(super) fn name(&self) -> Vec<u8> {
         let name = text(&self.block[0..100]);
         if &self.block[257..263] != b"ustar\0" {
@@ -85,12 +84,12 @@ impl<'a> Header<'a> {
         number(&self.block[136..148], "mtime")
     }
 
-    /// Major and minor number. Old layouts leave them blank except for devices.
+    /// Old layouts leave the numbers blank except for devices.
     pub(super) fn device(&self) -> Result<(i64, i64)> {
         Ok((number(&self.block[329..337], "major number")?, number(&self.block[337..345], "minor number")?))
     }
 
-    /// The extents of an old GNU sparse header (type `S`): up to four, whether more follow, and the file's real size.
+    /// Old GNU sparse header: up to four extents, whether more follow, and the real size.
     pub(super) fn old_sparse(&self) -> Result<(Extents, bool, u64)> {
         let real = number(&self.block[483..495], "real size")?;
         let real = u64::try_from(real).map_err(|_| malformed("a real size is negative"))?;
@@ -98,7 +97,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The extents of a row of old GNU sparse entries, 24 bytes each, up to the first empty one.
+/// Rows of 24 bytes, up to the first empty one.
 pub(super) fn extents(bytes: &[u8]) -> Result<Extents> {
     let mut found = Vec::new();
     for pair in bytes.chunks_exact(24) {
@@ -114,13 +113,12 @@ pub(super) fn extents(bytes: &[u8]) -> Result<Extents> {
     Ok(found)
 }
 
-/// Bytes up to the first NUL.
 fn text(field: &[u8]) -> &[u8] {
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     &field[..end]
 }
 
-/// A number: octal digits between blanks, or base-256 (GNU) if the top bit of the first byte is set.
+/// Octal digits between blanks, or base-256 (GNU) if the top bit is set.
 fn number(field: &[u8], what: &str) -> Result<i64> {
     let first = field.first().copied().unwrap_or(0);
     if first & 0x80 != 0 {

@@ -1,9 +1,7 @@
-//! A tar reader for hostile archives: entries and their data in order, in bounded memory.
+//! A tar reader for hostile archives, in bounded memory.
 //!
-//! In: any stream. Out: each [`Entry`] after all overrides (PAX, GNU long names, sparse maps), then its data. An
-//! archive is refused where readers disagree about the next entry: sizes of entries without data, two extended
+//! An archive is refused where readers disagree about the next entry: sizes of entries without data, two extended
 //! headers in a row, a global name. An entry that only one reader sees bypasses scanners (CVE-2025-62518).
-//! Not here: the effect of an entry (`layer`), the meaning of paths (bytes, unchanged from the archive).
 
 pub(crate) use pax::MOST_EXTENTS;
 
@@ -17,13 +15,12 @@ use crate::sys::weaken;
 use header::{BLOCK, Header};
 use std::io::{BufRead, BufReader, Read, Seek};
 
-/// The largest long name or extended header, kept in memory.
+/// Long names and extended headers are kept in memory.
 const LARGEST_EXTENSION: u64 = 1 << 20;
-/// Linux has 12 bits for a major and 20 for a minor number. A truncated number would be another device.
+/// Linux has 12 bits for a major and 20 for a minor number. Truncated, it would be another device.
 const LARGEST_MAJOR: i64 = (1 << 12) - 1;
 const LARGEST_MINOR: i64 = (1 << 20) - 1;
 
-/// What an entry makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     File,
@@ -35,7 +32,7 @@ pub(crate) enum EntryKind {
     Fifo,
 }
 
-/// An entry after all overrides. Names are bytes, unchanged from the archive.
+/// Names are bytes, unchanged from the archive.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) kind: EntryKind,
@@ -47,28 +44,26 @@ pub(crate) struct Entry {
     pub(crate) gid: u32,
     /// Seconds and nanoseconds.
     pub(crate) mtime: (i64, u32),
-    /// The file's final size. A sparse file stores less.
+    /// A sparse file stores less.
     pub(crate) size: u64,
-    /// The places of the stored bytes, if the file has holes.
+    /// Offset and length of stored bytes, if the file has holes.
     pub(crate) sparse: Option<Vec<(u64, u64)>>,
     pub(crate) device: (u32, u32),
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Reads entries from a stream.
 pub(crate) struct Reader<R> {
     source: R,
-    /// Unread data of the current entry, and the padding after it.
+    /// Unread bytes of the current entry, and the padding after them.
     data_left: u64,
     padding: u64,
 }
 
-/// Whether ambiguous archives are refused. A test disables it to prove that its archives are ambiguous.
+/// A test disables this to prove that its archives are ambiguous.
 fn is_strict() -> bool {
     !weaken::is_off("image-tar-readers")
 }
 
-/// Whether bytes begin like a tar: a header block with a valid checksum.
 pub(crate) fn is_tar(head: &[u8]) -> bool {
     head.first_chunk::<BLOCK>().is_some_and(|block| Header::read(block).is_ok())
 }
@@ -82,7 +77,6 @@ impl<R: BufRead> Reader<R> {
         Reader { source, data_left: 0, padding: 0 }
     }
 
-    /// The next entry, or `None` at the end. Skips unread data of the current one.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>> {
         let (mut long_name, mut long_link, mut extended) = (None, None, None);
         loop {
@@ -118,7 +112,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Passes the current entry's stored bytes to `sink`, with their offsets in the file.
+    /// Passes the stored bytes to `sink`, with their offsets in the file.
     pub(crate) fn data(&mut self, entry: &Entry, mut sink: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let whole = [(0, entry.size)];
         let extents = entry.sparse.as_deref().unwrap_or(&whole);
@@ -139,12 +133,10 @@ impl<R: BufRead> Reader<R> {
         Ok(())
     }
 
-    /// The stream, for its position.
     pub(crate) fn source(&mut self) -> &mut R {
         &mut self.source
     }
 
-    /// Applies all overrides to an entry and refuses inconsistencies.
     fn entry(
         &mut self,
         header: &Header<'_>,
@@ -173,7 +165,7 @@ impl<R: BufRead> Reader<R> {
             b'6' => EntryKind::Fifo,
             other => return Err(malformed(&format!("an entry has the unknown type {other:#04x}")).doing(named(&path))),
         };
-        // Some writers put the file's size into a hard link's header; all readers agree that no data follows.
+        // Some writers put the file's size there; all readers agree that no data follows.
         let stored = if kind == EntryKind::HardLink { 0 } else { stored };
         if kind != EntryKind::File && stored != 0 {
             return Err(
@@ -220,7 +212,7 @@ impl<R: BufRead> Reader<R> {
         Ok((u32::try_from(major).unwrap_or(0), u32::try_from(minor).unwrap_or(0)))
     }
 
-    /// The next header block; `None` at the end marker or where the stream ends between entries.
+    /// `None` at the end marker or where the stream ends between entries.
     fn block(&mut self) -> Result<Option<[u8; BLOCK]>> {
         let Some(block) = self.raw_block()? else { return Ok(None) };
         if block != [0; BLOCK] {
@@ -246,7 +238,6 @@ impl<R: BufRead> Reader<R> {
         Ok(Some(block))
     }
 
-    /// The data of a header for the next entry.
     fn extension(&mut self, header: &Header<'_>) -> Result<Vec<u8>> {
         let size = header.size()?;
         if size > LARGEST_EXTENSION {
@@ -258,8 +249,8 @@ impl<R: BufRead> Reader<R> {
         if data.len() as u64 == size { Ok(data) } else { Err(truncated()) }
     }
 
-    /// The text of a GNU long name. GNU tar and Python read into the padding up to a NUL; other readers stop at the
-    /// size. A name that differs between them is refused.
+    /// GNU tar and Python read into the padding up to a NUL; other readers stop at the size. Refuses a name that
+    /// differs between them.
     fn long_name(&mut self, header: &Header<'_>) -> Result<Vec<u8>> {
         let data = self.extension(header)?;
         if data.last() != Some(&0) && self.padding > 0 {
@@ -286,7 +277,7 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-/// An entry's name for errors, printable.
+/// Printable, for errors.
 pub(crate) fn named(path: &[u8]) -> String {
     let shown: String = String::from_utf8_lossy(path).chars().take(200).collect();
     format!("read the entry `{}`", shown.escape_debug())
@@ -307,7 +298,7 @@ fn truncated() -> Error {
     malformed("the archive ends in the middle of an entry")
 }
 
-/// Errors of the stream below: ours pass through the decoders inside `io::Error` and are restored here.
+/// brig's errors pass through the decoders inside `io::Error`.
 pub(crate) fn unreadable(cause: std::io::Error) -> Error {
     match cause.downcast::<Error>() {
         Ok(error) => error,
@@ -317,7 +308,6 @@ pub(crate) fn unreadable(cause: std::io::Error) -> Error {
 }
 
 impl<R: Read + Seek> Reader<BufReader<R>> {
-    /// Seeks past the current entry's data.
     pub(crate) fn seek_past_data(&mut self) -> Result<()> {
         let left = std::mem::take(&mut self.data_left) + std::mem::take(&mut self.padding);
         let left = i64::try_from(left).map_err(|_| malformed("an entry is longer than any file"))?;

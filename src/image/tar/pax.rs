@@ -1,13 +1,11 @@
-//! Extended headers (`x` and `g`): strict, in bytes, since values may contain newlines and NULs. Pure.
+//! Extended headers (`x` and `g`), in bytes, since values may contain newlines and NULs. Pure.
 //!
-//! An invalid record is an error: readers that skip it see other entries than readers that do not
-//! (RUSTSEC-2026-0113).
+//! An invalid record is an error: readers that skip it see other entries than readers that do not (RUSTSEC-2026-0113).
 
 use super::malformed;
 use crate::error::Result;
 use crate::sys::weaken;
 
-/// The overrides for the next entry.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Pax {
     pub(super) path: Option<Vec<u8>>,
@@ -25,15 +23,13 @@ pub(super) struct Pax {
 }
 
 const XATTR: &[u8] = b"SCHILY.xattr.";
-/// The kernel's limits of a name and of a value (xattr(7)). Larger ones could not be set.
+/// The kernel's limits of a name and of a value (xattr(7)).
 const LONGEST_XATTR_NAME: usize = 255;
 const LONGEST_XATTR_VALUE: usize = 64 << 10;
-/// The most bytes of all attributes of a file: more than file systems keep.
+/// For one file: more than file systems keep.
 const MOST_XATTR_BYTES: usize = 256 << 10;
-/// The most extents of a sparse file.
 pub(crate) const MOST_EXTENTS: usize = 1 << 18;
 
-/// Parses the records of an `x` header.
 pub(super) fn parse(data: &[u8]) -> Result<Pax> {
     let mut pax = Pax::default();
     let mut attribute_bytes = 0;
@@ -94,13 +90,12 @@ pub(super) fn parse(data: &[u8]) -> Result<Pax> {
     if has_holes && pax.sparse_version.is_none() && super::is_strict() {
         return Err(malformed("an extended header describes holes in no version"));
     }
-    // In any order: the plain name of a file with holes is a substitute for readers without support.
+    // `path` of a file with holes is a substitute for readers without support.
     pax.path = sparse_name.or(pax.path);
     Ok(pax)
 }
 
-/// Checks the form of a `g` header. It would change all later entries, and not all readers apply it. So a comment is
-/// accepted, a name or a size is refused.
+/// A `g` header would change all later entries, and not all readers apply it: a name or a size is refused.
 pub(super) fn check_global(data: &[u8]) -> Result<()> {
     for record in Records(data) {
         let (key, _) = record?;
@@ -111,7 +106,7 @@ pub(super) fn check_global(data: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The records `LENGTH KEY=VALUE\n`, one after the other.
+/// `LENGTH KEY=VALUE\n`, one after the other.
 struct Records<'a>(&'a [u8]);
 
 impl<'a> Iterator for Records<'a> {
@@ -149,7 +144,7 @@ fn name(value: &[u8]) -> Result<Vec<u8>> {
     if value.contains(&0) { Err(malformed("a name in an extended header has a NUL in it")) } else { Ok(value.to_vec()) }
 }
 
-/// A plain decimal number: no sign, no blank, no overflow.
+/// No sign, no blank, no overflow.
 pub(super) fn decimal(value: &[u8]) -> Result<u64> {
     let wrong = || malformed("a number in an extended header is not decimal");
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
@@ -159,7 +154,7 @@ pub(super) fn decimal(value: &[u8]) -> Result<u64> {
     if number > i64::MAX.unsigned_abs() { Err(wrong()) } else { Ok(number) }
 }
 
-/// Seconds with an optional sign and fraction. The nanoseconds count upwards from the second below.
+/// Optional sign and fraction. The nanoseconds count upwards from the second below.
 fn time(value: &[u8]) -> Result<(i64, u32)> {
     let wrong = || malformed("a time in an extended header does not parse");
     let (negative, value) = match value.strip_prefix(b"-") {

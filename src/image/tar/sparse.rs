@@ -1,4 +1,5 @@
-//! Files with holes: the old GNU header (type `S`) and the three PAX forms (0.0, 0.1, 1.0; GNU tar manual, "Sparse Formats").
+//! Files with holes: the old GNU header (type `S`) and the PAX forms 0.0, 0.1 and 1.0 (GNU tar manual, "Sparse
+//! Formats").
 
 use super::header::{BLOCK, Header, extents};
 use super::pax::{MOST_EXTENTS, Pax, decimal};
@@ -6,7 +7,6 @@ use super::{Entry, EntryKind, Reader, malformed};
 use crate::error::Result;
 use std::io::BufRead;
 
-/// Reads the map of a sparse file and checks it against the stored size.
 pub(super) fn apply<R: BufRead>(
     reader: &mut Reader<R>,
     header: &Header<'_>,
@@ -37,7 +37,7 @@ pub(super) fn apply<R: BufRead>(
     Ok(())
 }
 
-/// The old form: four extents in the header, 21 in each further block while a flag is set.
+/// Four extents in the header, 21 in each further block while a flag is set.
 fn old<R: BufRead>(reader: &mut Reader<R>, header: &Header<'_>) -> Result<(Vec<(u64, u64)>, u64)> {
     let (mut map, mut more, real) = header.old_sparse()?;
     while more {
@@ -51,7 +51,7 @@ fn old<R: BufRead>(reader: &mut Reader<R>, header: &Header<'_>) -> Result<(Vec<(
     Ok((map, real))
 }
 
-/// Version 1.0: decimal numbers, one on each line, before the data: the count, then offset and length of each.
+/// Version 1.0: one decimal number on each line before the data: the count, then offset and length of each.
 fn in_front<R: BufRead>(reader: &mut Reader<R>) -> Result<Vec<(u64, u64)>> {
     let (mut text, mut numbers): (Vec<u8>, Vec<u64>) = (Vec::new(), Vec::new());
     let mut wanted = 1;

@@ -51,7 +51,7 @@ fn refusal(bytes: &[u8]) -> String {
     read_all(bytes).map_or_else(|error| error.to_string(), |_| panic!("accepted"))
 }
 
-/// Changes a byte of the header at `block` and repairs its checksum.
+/// Repairs the checksum of the header at `block`.
 fn patched(mut bytes: Vec<u8>, block: usize, at: usize, value: &[u8]) -> Vec<u8> {
     let header = &mut bytes[block * 512..(block + 1) * 512];
     header[at..at + value.len()].copy_from_slice(value);
@@ -79,7 +79,7 @@ fn what_is_written_is_read_back() {
     assert_eq!((read[1].0.link.len(), read[2].0.device), (300, (1, 3)));
 }
 
-/// T-58, CVE-2025-62518: the size of the extended header counts only for the data, as in GNU tar.
+/// T-58, CVE-2025-62518: the extended size counts only for the data, as in GNU tar.
 #[test]
 fn an_extended_size_decides_what_follows() {
     let inner = archive(&[(entry(b"smuggled", EntryKind::File, 0), b"")]);
@@ -87,7 +87,7 @@ fn an_extended_size_decides_what_follows() {
         (entry(b"outer", EntryKind::File, inner.len() as u64), &inner),
         (entry(b"last", EntryKind::File, 0), b""),
     ]);
-    // The plain header has size 0: a reader that uses it sees `smuggled` as an entry.
+    // A reader that uses the plain header's size 0 sees `smuggled` as an entry.
     let zero = patched(plain, 0, 124, b"00000000000\0");
     let body = format!("size={}\n", inner.len());
     let record = format!("{} {body}", body.len() + 3);
@@ -117,7 +117,7 @@ fn what_readers_disagree_about_is_refused() {
     assert!(refusal(&file[..700]).contains("ends in the middle"));
 }
 
-/// T-62: a number that Linux would cut to another device.
+/// T-62.
 #[test]
 fn a_device_number_that_does_not_fit_is_refused() {
     let mut null = entry(b"null", EntryKind::Character, 0);
@@ -156,7 +156,6 @@ fn holes_lie_where_the_map_says_and_a_map_that_lies_is_refused() {
 }
 
 proptest! {
-    /// A small fuzz test of the tar reader: a valid archive with changed bytes is read or refused.
     #[test]
     fn a_mutated_archive_is_read_or_refused(changes in proptest::collection::vec((0usize..8192, any::<u8>()), 1..12), mend: bool) {
         let mut first = entry(b"dir/file", EntryKind::File, 700);
@@ -176,8 +175,7 @@ proptest! {
     }
 }
 
-/// Found by `image::fuzz`: GNU tar and Python end a long name at the first NUL, also in the padding; other readers at
-/// its size.
+/// Found by `image::fuzz`.
 #[test]
 fn a_long_name_that_goes_on_in_its_padding_is_refused() {
     let mut header = entry(b"././@LongLink", EntryKind::File, 4);

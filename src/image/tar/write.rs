@@ -1,5 +1,5 @@
-//! A small tar writer for `save`, `import`, `cp` and the tests. It uses ustar where possible, else a PAX header.
-//! Files with holes have version 1.0 of GNU tar's form, the most widely supported one.
+//! Writes ustar where possible, else a PAX header. Files with holes have version 1.0 of GNU tar's form, the most widely
+//! supported.
 
 use super::header::BLOCK;
 use super::{Entry, EntryKind};
@@ -7,7 +7,7 @@ use crate::error::{Result, Step};
 use std::io::Write;
 use std::path::Path;
 
-/// An archive with one executable file of root's, which has the bytes of `path`.
+/// The file is executable and belongs to root.
 pub(crate) fn one_file_archive(path: &Path, name: &str) -> Result<Vec<u8>> {
     const LONGEST: u64 = 256 << 20;
     let bytes = crate::files::read_bounded(path, LONGEST)?;
@@ -29,7 +29,6 @@ pub(crate) fn one_file_archive(path: &Path, name: &str) -> Result<Vec<u8>> {
     writer.finish()
 }
 
-/// Writes entries to a stream.
 pub(crate) struct Writer<W: Write> {
     sink: W,
     padding: usize,
@@ -44,8 +43,7 @@ impl<W: Write> Writer<W> {
         Writer { sink, padding: 0 }
     }
 
-    /// Writes an entry's headers. Exactly `entry.size` bytes of data, or those of `entry.sparse`, must follow by
-    /// [`Writer::data`].
+    /// Exactly `entry.size` bytes of data, or those of `entry.sparse`, must follow.
     pub(crate) fn entry(&mut self, entry: &Entry) -> Result<()> {
         self.pad()?;
         let map = entry.sparse.as_deref().filter(|_| entry.kind == EntryKind::File).map(map_text);
@@ -79,12 +77,10 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes data of the current entry.
     pub(crate) fn data(&mut self, bytes: &[u8]) -> Result<()> {
         self.put(bytes)
     }
 
-    /// Writes the end marker and returns the stream.
     pub(crate) fn finish(mut self) -> Result<W> {
         self.pad()?;
         self.put(&[0; 2 * BLOCK])?;
@@ -106,7 +102,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// The records that the plain header cannot express.
+/// What the plain header cannot express.
 fn records(entry: &Entry, stored: u64) -> Vec<u8> {
     let mut out = Vec::new();
     if entry.path.len() > 100 {
@@ -144,7 +140,7 @@ fn records(entry: &Entry, stored: u64) -> Vec<u8> {
     out
 }
 
-/// The map of the stored bytes, before them: the count, then offset and length of each, padded to whole blocks.
+/// The count, then offset and length of each, padded to whole blocks.
 fn map_text(map: &[(u64, u64)]) -> Vec<u8> {
     let mut text = format!("{}\n", map.len()).into_bytes();
     for (offset, length) in map {
