@@ -1,22 +1,20 @@
-//! The system-call ABIs: their properties for a filter, and the ABIs of each kernel.
+//! System-call ABIs, and those that each kernel offers.
 
 use super::table::Column;
 use crate::spec::seccomp::Arch;
 
-/// The properties of an ABI.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Abi {
-    /// `seccomp_data.arch`: one of `AUDIT_ARCH_*` of linux/audit.h.
+    /// `AUDIT_ARCH_*` of linux/audit.h.
     pub audit: u32,
-    /// The column of its numbers in the table.
     pub column: Column,
-    /// The offset that its convention adds to each number.
+    /// Added to each number.
     pub base: u32,
-    /// Whether arguments have 64 bits. Those of 32-bit ABIs are compared in 32.
+    /// Whether arguments are compared in 64 bits, not 32.
     pub wide: bool,
-    /// Whether the high half of an argument comes first.
+    /// The high half of an argument comes first.
     pub big_endian: bool,
-    /// Whether `socketcall` and `ipc` are the only or a second entry to some calls.
+    /// `socketcall` and `ipc` are the only or a second entry to some calls.
     pub multiplexed: bool,
 }
 
@@ -25,10 +23,10 @@ const BITS_64: u32 = 0x8000_0000;
 const LITTLE_ENDIAN: u32 = 0x4000_0000;
 const CONVENTION_N32: u32 = 0x2000_0000;
 
-/// The bit of `x32` numbers. All x86-64 numbers are below (`__X32_SYSCALL_BIT` of asm/unistd.h).
+/// All x86-64 numbers are below (`__X32_SYSCALL_BIT` of asm/unistd.h).
 const X32_BIT: u32 = 0x4000_0000;
 
-/// The properties of `arch`; `None` without numbers for it.
+/// `None` without numbers for it.
 pub(super) fn abi(arch: Arch) -> Option<Abi> {
     let little = |machine, column| Abi {
         audit: machine | LITTLE_ENDIAN | BITS_64,
@@ -66,7 +64,7 @@ pub(super) fn abi(arch: Arch) -> Option<Abi> {
     })
 }
 
-/// The ABIs that a kernel for `native` offers, itself first. It never reports another one to a filter.
+/// `native` is first. A filter never sees another ABI.
 pub(super) fn offered(native: Arch) -> &'static [Arch] {
     match native {
         Arch::X86_64 => &[Arch::X86_64, Arch::X86, Arch::X32],
@@ -84,7 +82,7 @@ pub(super) fn offered(native: Arch) -> &'static [Arch] {
     }
 }
 
-/// The ABI of this program; `None` where filters are not supported.
+/// `None` where filters are not supported.
 pub(crate) const NATIVE: Option<Arch> = if cfg!(all(target_arch = "x86_64", target_pointer_width = "64")) {
     Some(Arch::X86_64)
 } else if cfg!(target_arch = "aarch64") {

@@ -1,4 +1,4 @@
-//! The return values of a filter: the action's bits of linux/seccomp.h, and its data.
+//! The return values of a filter (linux/seccomp.h).
 
 use crate::error::{Error, Kind, Result};
 use crate::spec::seccomp::Action;
@@ -12,9 +12,9 @@ pub(super) const TRACE: u32 = 0x7ff0_0000;
 pub(super) const LOG: u32 = 0x7ffc_0000;
 pub(super) const ALLOW: u32 = 0x7fff_0000;
 
-/// The largest error number (`MAX_ERRNO` of linux/err.h); the kernel clamps greater ones.
+/// `MAX_ERRNO` of linux/err.h; the kernel clamps greater ones.
 const MAX_ERRNO: u32 = 4095;
-/// The largest data of TRACE (`SECCOMP_RET_DATA`).
+/// `SECCOMP_RET_DATA`.
 const MAX_DATA: u32 = 0xffff;
 
 /// The call returns `number` without being made.
@@ -22,7 +22,6 @@ pub(super) const fn errno(number: u32) -> u32 {
     ERRNO | number
 }
 
-/// The return value for an action of a profile and its error number.
 pub(super) fn value(action: Action, errno_ret: Option<u32>) -> Result<u32> {
     let most = match action {
         Action::Errno => MAX_ERRNO,

@@ -1,9 +1,8 @@
 //! Writes instructions for ranges.
 //!
-//! Jumps of classic BPF go forward only, and a conditional one by at most 255. So the program is written from its
-//! end: the target of a jump always exists, and a label is its distance from the end. Numbers are found by a binary
-//! search tree over ranges, with at most nine comparisons for x86-64. So are the values of an argument, if its
-//! conditions allow it.
+//! Jumps of classic BPF go forward only, and a conditional one by at most 255. So the program is written from its end:
+//! each target exists before its jump. A binary search tree finds a number with at most nine comparisons for x86-64,
+//! and an argument's value if its conditions allow it.
 
 use super::action;
 use super::rules::{FOREIGN, Outcome, Plan, Test};
@@ -21,39 +20,38 @@ pub(super) const JUMP_GREATER_EQUAL: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
 pub(super) const JUMP_SET: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
 pub(super) const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 
-// struct seccomp_data of linux/seccomp.h
+// linux/seccomp.h
 pub(super) const NUMBER: u32 = 0;
 pub(super) const ARCH: u32 = 4;
 pub(super) const ARGUMENTS: u32 = 16;
 
-/// The reach of a conditional jump.
+/// Of a conditional jump.
 const REACH: usize = 255;
 
-/// A position, counted from the end.
+/// Counted from the end.
 #[derive(Clone, Copy)]
 struct Label(usize);
 
 struct Writer<'a> {
     style: Style,
     reversed: Vec<Instruction>,
-    /// The nearest `return` of each value.
+    /// The nearest of each value.
     returns: Vec<(u32, Label)>,
     tests: &'a [Test],
     written: Vec<Option<Label>>,
 }
 
-/// Writes the shortest program for a plan.
+/// Decisions, or chains if those are too long.
 pub(super) fn emit(plan: &Plan) -> Vec<Instruction> {
     let program = write(plan, Style::Decisions);
     if program.len() > MAX_INSTRUCTIONS { write(plan, Style::Chains) } else { program }
 }
 
-/// The form of tests on arguments.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Style {
-    /// Decisions over ranges of values: fast, and short for common profiles, but not for all.
+    /// Fast, and short for common profiles, but not for all.
     Decisions,
-    /// Case by case: as long as the profile.
+    /// As long as the profile.
     Chains,
 }
 
@@ -83,13 +81,12 @@ impl Writer<'_> {
         Label(self.reversed.len() - 1)
     }
 
-    /// Loads a word and continues at `next`.
     fn load(&mut self, offset: u32, next: Label) -> Label {
         self.within(next, 0);
         self.put(LOAD, offset, 0, 0)
     }
 
-    /// A `return` of this value within reach of the next instruction.
+    /// Within reach of the next instruction.
     fn return_label(&mut self, value: u32) -> Label {
         // Two trampolines and the jump itself may come between.
         let near = self.reversed.len().saturating_sub(REACH - 4);
@@ -102,7 +99,7 @@ impl Writer<'_> {
         label
     }
 
-    /// Jumps to one of two labels, by trampolines if they are too far.
+    /// Uses trampolines for labels that are too far.
     fn jump(&mut self, code: u16, operand: u32, if_true: Label, if_false: Label) -> Label {
         if if_true.0 == if_false.0 {
             return if_true;
@@ -121,12 +118,11 @@ impl Writer<'_> {
         }
     }
 
-    /// The number of instructions between the next one and the label.
     fn distance(&self, label: Label) -> usize {
         self.reversed.len() - 1 - label.0
     }
 
-    /// A search tree over ranges of the loaded word. `leaf` writes each range.
+    /// `leaf` writes each range.
     fn tree<T: Copy>(&mut self, ranges: &[(u32, T)], leaf: &mut impl FnMut(&mut Self, T) -> Label) -> Label {
         match ranges {
             [] => self.return_label(action::KILL_PROCESS), // never reached: the first range starts at 0
@@ -168,7 +164,6 @@ impl Writer<'_> {
         }
     }
 
-    /// A search tree over the values of one argument.
     fn split(&mut self, test: &Test, split: &Split) -> Label {
         let mut written = vec![None; split.ends.len()];
         let mut leaf = |writer: &mut Self, place: u32| match (&split.ends[place as usize], written[place as usize]) {
@@ -205,7 +200,6 @@ impl Writer<'_> {
         self.load(low_word(test, index), low)
     }
 
-    /// Any other test: its cases in order.
     fn chain(&mut self, test: &Test, cases: &[Remaining]) -> Label {
         let mut next = self.return_label(test.otherwise);
         for case in cases.iter().rev() {

@@ -1,10 +1,7 @@
-//! System-call filters: compiles a profile (`spec::Seccomp`) to a program for the kernel, and installs it.
+//! System-call filters: compiles a profile to a program for the kernel, and installs it.
 //!
-//! In: `linux.seccomp` of a container, or the agent's profile. Out: a [`Program`], and the listener of the profile,
-//! if any.
-//! Order: `rules` resolves names and merges rules into ranges of numbers; `emit` writes the program. [`install()`]
-//! passes it to the kernel in the process that will run the command. [`compile`] is pure: tests are tables and an
-//! emulator of the kernel (`tests::emulator`).
+//! Order: `rules` resolves names to ranges of numbers; `emit` writes the program. [`install()`] passes it to the kernel
+//! in the process that will run the command.
 //! Not here: which process gets a filter and when (`process`); the delivery of the listener (`container`).
 //! Never: an ignored unknown word or wrong number; a program that is installed in part.
 //!
@@ -30,13 +27,12 @@ use crate::sys::seccomp as kernel;
 pub(crate) use abi::NATIVE;
 pub(crate) use program::{Program, install};
 
-/// Compiles a profile for this machine. Makes no system call.
+/// Makes no system call.
 pub(crate) fn compile(profile: &Seccomp) -> Result<Program> {
     let native = NATIVE.ok_or_else(|| Error::new(Kind::Seccomp, "no system-call table for this machine"))?;
     compile_for(profile, native)
 }
 
-/// Compiles a profile for a kernel of `native`.
 pub(crate) fn compile_for(profile: &Seccomp, native: Arch) -> Result<Program> {
     let plan = rules::plan(profile, native)?;
     let allows_all = profile.default_action == Action::Allow && profile.syscalls.is_empty();
@@ -51,10 +47,9 @@ pub(crate) fn compile_for(profile: &Seccomp, native: Arch) -> Result<Program> {
     Ok(Program { instructions, flags, optional_flags, listens, reports: false, unknown: plan.unknown, beneath: None })
 }
 
-/// The flags of seccomp(2), required and optional.
 fn flags(requested: Option<&[Flag]>, listens: bool) -> (u32, u32) {
     let Some(requested) = requested else {
-        // As runc: the mitigation that a filter enables by default costs more than it protects here.
+        // As runc: the mitigation that a filter enables costs more than it protects here.
         return (0, kernel::SPEC_ALLOW);
     };
     let bits = requested.iter().fold(0, |bits, flag| {

@@ -1,7 +1,7 @@
-//! The order of rules with conditions that overlap and have different actions.
+//! The order of rules that overlap and have different actions.
 //!
 //! No specification defines it. Profiles are written against libseccomp, which tests the more special rule first:
-//! - rules about a later argument before those about an earlier one;
+//! - a later argument before an earlier one;
 //! - an equality before a limit, an upper limit before a lower one;
 //! - the smallest upper limit first, the greatest other number first;
 //! - equal rules in their original order.
@@ -10,7 +10,6 @@ use super::split::Remaining;
 use crate::spec::seccomp::{Condition, Operator};
 use std::cmp::Ordering;
 
-/// Sorts cases into the order of their tests.
 pub(super) fn order(cases: Vec<Remaining>, wide: bool) -> Vec<Remaining> {
     if cases.windows(2).all(|pair| pair[0].value == pair[1].value) {
         return cases;
@@ -18,7 +17,7 @@ pub(super) fn order(cases: Vec<Remaining>, wide: bool) -> Vec<Remaining> {
     let mut ordered: Vec<Remaining> = Vec::with_capacity(cases.len());
     for mut case in cases {
         case.conditions.sort_by_key(|condition| condition.index);
-        // Not `sort_by`: equality here is not transitive, and libseccomp inserts one by one, too.
+        // Not `sort_by`: equality is not transitive, and libseccomp inserts one by one, too.
         let before = |earlier: &Remaining| compare(&earlier.conditions, &case.conditions, wide) != Ordering::Greater;
         let place = ordered.iter().rposition(before).map_or(0, |last| last + 1);
         ordered.insert(place, case);
@@ -32,7 +31,7 @@ fn compare(a: &[Condition], b: &[Condition], wide: bool) -> Ordering {
     order.flatten().unwrap_or(Ordering::Equal)
 }
 
-/// `None` if two conditions on one subject have no order; then later conditions do not matter either.
+/// `None` if the conditions have no order; then later ones do not matter either.
 fn compare_one(a: &Condition, b: &Condition, wide: bool) -> Option<Ordering> {
     let order = b.index.cmp(&a.index).then(rank(b.op).cmp(&rank(a.op)));
     if order != Ordering::Equal {
@@ -62,7 +61,7 @@ fn rank(op: Operator) -> u8 {
     }
 }
 
-/// The mask and the expected bits of one word of a condition.
+/// Of one word.
 fn parts(condition: &Condition, shift: u32) -> (u32, u32) {
     let (mask, wanted) = match condition.op {
         Operator::MaskedEqual => (condition.value, condition.value_two & condition.value),

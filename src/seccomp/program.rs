@@ -1,4 +1,4 @@
-//! A compiled filter: its installation in this process, and its evaluation ahead of time.
+//! A compiled filter, installed or evaluated ahead of time.
 
 use super::emit::{
     AND, ARCH, ARGUMENTS, JUMP, JUMP_EQUAL, JUMP_GREATER, JUMP_GREATER_EQUAL, JUMP_SET, LOAD, NUMBER, RETURN,
@@ -10,27 +10,24 @@ use crate::sys::weaken;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-/// A filter for the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
-    /// The instructions; empty means no filter.
+    /// Empty means no filter.
     pub(super) instructions: Vec<Instruction>,
-    /// Flags of seccomp(2) that the profile requires.
+    /// Flags of seccomp(2).
     pub(super) flags: u32,
-    /// Flags that are dropped on a kernel without them.
+    /// Dropped on a kernel without them.
     pub(super) optional_flags: u32,
-    /// Whether installing it returns a listener.
     pub(super) listens: bool,
-    /// Whether the supervisor has the listener and counts refused calls. The filter works without it too.
+    /// The supervisor has the listener and counts refused calls. The filter works without it too.
     pub(super) reports: bool,
-    /// Names that no ABI has: misspelt, or newer than brig.
+    /// Misspelt, or newer than brig.
     pub(super) unknown: Vec<String>,
-    /// A filter to install first. The kernel applies the stricter verdict of both.
+    /// Installed first. The kernel applies the stricter verdict of both.
     pub(super) beneath: Option<Box<Program>>,
 }
 
 impl Program {
-    /// No filter.
     pub(crate) fn empty() -> Program {
         Program {
             instructions: Vec::new(),
@@ -43,38 +40,35 @@ impl Program {
         }
     }
 
-    /// Puts this filter on top of another: the kernel refuses what either refuses. A listener belongs to this filter.
+    /// A listener belongs to `self`.
     pub(crate) fn over(self, beneath: Program) -> Program {
         if self.is_empty() { beneath } else { Program { beneath: Some(Box::new(beneath)), ..self } }
     }
 
-    /// Whether [`install()`] returns a listener for the profile's `listenerPath`.
+    /// For the profile's `listenerPath`.
     pub(crate) fn listens(&self) -> bool {
         self.listens
     }
 
-    /// Whether the listener goes to the supervisor, which counts refused calls.
     pub(crate) fn reports(&self) -> bool {
         self.reports
     }
 
-    /// The names in the profile that no ABI has, each once. They were ignored.
+    /// Each once. They were ignored.
     pub(crate) fn unknown(&self) -> &[String] {
         &self.unknown
     }
 
-    /// The flags of seccomp(2) for the installation; `None` if there is nothing to install.
+    /// `None` if there is nothing to install.
     pub(crate) fn kernel_flags(&self) -> Option<u32> {
         let listens = if self.listens { kernel::NEW_LISTENER } else { 0 };
         (!self.is_empty()).then_some(self.flags | self.optional_flags | listens)
     }
 
-    /// Whether there is nothing to install.
     pub(crate) fn is_empty(&self) -> bool {
         self.instructions.is_empty()
     }
 
-    /// The number of instructions.
     #[cfg(all(test, feature = "oracle"))]
     pub(crate) fn len(&self) -> usize {
         self.instructions.len()
@@ -90,10 +84,10 @@ impl Program {
     }
 }
 
-/// Installs a filter in this process, which must have one thread, and returns the filter's listener.
+/// Installs a filter in this process, which must have one thread, and returns its listener.
 ///
-/// Needs no_new_privs or CAP_SYS_ADMIN. The filter applies to every later call, so install it last. Safe in a process that was
-/// just cloned: allocates only after a failure.
+/// Needs no_new_privs or CAP_SYS_ADMIN. The filter applies to every later call, so install it last. Safe in a process
+/// that was just cloned: allocates only after a failure.
 pub(crate) fn install(program: &Program) -> Result<Option<OwnedFd>> {
     if program.is_empty() || weaken::is_off("seccomp") {
         return Ok(None);
@@ -102,8 +96,8 @@ pub(crate) fn install(program: &Program) -> Result<Option<OwnedFd>> {
         install(beneath)?;
     }
     let result = match install_with_fallback(program, program.listens) {
-        // The kernel allows one listener for a process, and an outer container may have it. Without the listener the kernel
-        // returns ENOSYS where the listener would refuse.
+        // The kernel allows one listener for a process, and an outer container may have it. Then the kernel returns
+        // ENOSYS where the listener would refuse.
         Err(Errno::BUSY) if program.reports => install_with_fallback(program, false),
         result => result,
     };
@@ -137,7 +131,7 @@ fn explain_refusal(program: &Program, errno: Errno) -> Error {
     }
 }
 
-/// Runs the program. `None` for an instruction that [`emit`](super::emit) never writes.
+/// `None` for an instruction that [`emit`](super::emit) never writes.
 fn evaluate(program: &[Instruction], (arch, number, arguments): (u32, u32, [u64; 6])) -> Option<u32> {
     let (mut at, mut accumulator) = (0, 0_u32);
     loop {

@@ -1,12 +1,12 @@
-//! Resolves a profile to ranges: for each ABI, the outcome of each number. No instructions yet.
+//! Resolves a profile to ranges: for each ABI, the outcome of each number.
 //!
 //! A profile has the meaning that it has with runc and libseccomp:
 //! - A rule with the default's action is skipped. A name that an ABI lacks is ignored there.
 //! - A rule without conditions outweighs all others for its calls; the first such rule counts.
 //! - All conditions of a rule must hold. Of several about one argument, one is enough.
-//! - Numbers above the newest call of a profile return ENOSYS, unless the default allows calls. So programs fall back to
-//!   an older call, which EPERM would prevent.
-//! - Calls through an ABI that the profile does not list end the thread.
+//! - Numbers above the newest call of a profile return ENOSYS, unless the default allows calls. EPERM would prevent the
+//!   fallback to an older call.
+//! - Calls through an unlisted ABI end the thread.
 
 use super::abi::{Abi, abi, offered};
 use super::split::Remaining;
@@ -15,44 +15,42 @@ use super::{action, precedence};
 use crate::error::{Error, Kind, Result};
 use crate::spec::seccomp::{Action, Arch, Condition, Operator, Rule, Seccomp};
 
-/// The outcome of a call: a return value of the filter, or the result of test number n.
+/// A return value of the filter, or the index of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Return(u32),
     Test(u16),
 }
 
-/// All numbers of one `AUDIT_ARCH_*`: the start of each range (the first is 0), and its outcome.
+/// One `AUDIT_ARCH_*`. A range has its start; the first is 0.
 pub(super) struct Section {
     pub audit: u32,
     pub ranges: Vec<(u32, Outcome)>,
 }
 
-/// Conditions on arguments, tested in order. The first case that holds decides.
+/// The first case that holds decides.
 pub(super) struct Test {
     pub cases: Vec<Remaining>,
     pub otherwise: u32,
     pub wide: bool,
     pub big_endian: bool,
-    /// The rules that it was made from, to share it between calls.
+    /// The rules behind it, to share it between calls.
     origin: Vec<(u16, u8)>,
 }
 
-/// A profile with resolved names.
 pub(super) struct Plan {
     pub sections: Vec<Section>,
     pub tests: Vec<Test>,
     pub unknown: Vec<String>,
 }
 
-/// A checked rule: its return value, and its conditions (one of the lists must hold completely).
+/// One of `alternatives` must hold completely.
 struct Checked<'a> {
     value: u32,
     alternatives: Vec<&'a [Condition]>,
     skipped: bool,
 }
 
-/// Checks a profile and resolves it for a kernel of `native`.
 pub(super) fn plan(profile: &Seccomp, native: Arch) -> Result<Plan> {
     let default = default_value(profile)?;
     let rules = check(profile, default)?;
@@ -65,12 +63,12 @@ pub(super) fn plan(profile: &Seccomp, native: Arch) -> Result<Plan> {
         let Some(abi) = abi(*arch) else { continue };
         let ranges = ranges(&abi, &named, &rules, default, profile.default_action, &mut plan.tests);
         match plan.sections.iter_mut().find(|section| section.audit == abi.audit) {
-            // x32 shares x86-64's architecture and has the numbers from its bit up.
+            // x32 shares x86-64's architecture, from its bit up.
             Some(section) => overlay(&mut section.ranges, abi.base, ranges),
             None => plan.sections.push(Section { audit: abi.audit, ranges }),
         }
     }
-    // x32 belongs to x86-64's architecture, so an unlisted x32 needs an explicit range.
+    // So an unlisted x32 needs an explicit range.
     if native == Arch::X86_64
         && !profile.architectures.contains(&Arch::X32)
         && let (Some(section), Some(x32)) = (plan.sections.first_mut(), abi(Arch::X32))
@@ -83,10 +81,9 @@ pub(super) fn plan(profile: &Seccomp, native: Arch) -> Result<Plan> {
     Ok(plan)
 }
 
-/// The outcome for an unlisted ABI: libseccomp's default, and so every runtime's.
+/// libseccomp's default for an unlisted ABI, and so every runtime's.
 pub(super) const FOREIGN: u32 = action::KILL_THREAD;
 
-/// Replaces all ranges that start at `from` or above.
 fn overlay(ranges: &mut Vec<(u32, Outcome)>, from: u32, above: Vec<(u32, Outcome)>) {
     ranges.retain(|(start, _)| *start < from);
     ranges.extend(above);
@@ -123,7 +120,7 @@ fn check_rule(rule: &Rule, default: u32) -> Result<Checked<'_>> {
         return Err(fault("a rule names a system call with no name"));
     }
     if rule.action == Action::Notify && rule.names.iter().any(|name| name == "write") {
-        // Other runtimes send it with the listener. A profile that they refuse is refused here, too.
+        // Other runtimes send the listener with write(2), and refuse such a profile.
         return Err(fault(
             "`SCMP_ACT_NOTIFY` cannot be used for `write`: the start of the container would wait for it",
         ));
@@ -149,7 +146,7 @@ fn fault(cause: impl Into<String>) -> Error {
     Error::new(Kind::Spec, cause)
 }
 
-/// A call that a rule names, and the rule's index. For a multiplexer: the selector of the call, else 0.
+/// The selector of a multiplexed call, else 0.
 #[derive(Clone, Copy)]
 struct Named {
     rule: u16,
@@ -157,7 +154,6 @@ struct Named {
     selector: u8,
 }
 
-/// Every name of every rule, and the names that no ABI has.
 fn resolve(profile: &Seccomp) -> (Vec<Named>, Vec<String>) {
     let (mut named, mut unknown) = (Vec::with_capacity(512), Vec::new());
     for (place, rule) in profile.syscalls.iter().enumerate() {
@@ -186,7 +182,7 @@ fn multiplexed(call: Call) -> Option<(Call, u8)> {
     }
 }
 
-/// The ranges of one ABI, from 0 or (x32) from its bit up.
+/// From 0 or, for x32, from its bit up.
 fn ranges(
     abi: &Abi,
     named: &[Named],
@@ -219,7 +215,7 @@ fn ranges(
     all.from(abi.base, all.default);
     let mut beyond = newest.filter(|_| !lets_through(default_action)).map(|newest| abi.base + newest + 1);
     if beyond.is_some() && matches!(abi.column, Column::S390 | Column::S390x) {
-        // Numbers that exceed the instruction become 0, the former setup(2), if the kernel does not have them.
+        // Numbers that exceed the instruction become 0, the former setup(2), if the kernel lacks them.
         all.one(0, MISSING);
         entries.retain(|entry| entry.0 != 0);
     }
@@ -238,7 +234,7 @@ fn ranges(
 
 const MISSING: Outcome = Outcome::Return(action::errno(libc::ENOSYS as u32));
 
-/// Ranges in ascending order. Neighbours with the same outcome are merged.
+/// Ascending. Neighbours with the same outcome are merged.
 struct Ranges {
     list: Vec<(u32, Outcome)>,
     default: Outcome,
@@ -260,7 +256,6 @@ impl Ranges {
         }
     }
 
-    /// Sets the outcome of one number; the default follows.
     fn one(&mut self, number: u32, outcome: Outcome) {
         self.from(number, outcome);
         self.from(number + 1, self.default);
@@ -272,7 +267,6 @@ fn lets_through(default: Action) -> bool {
     matches!(default, Action::Allow | Action::Log | Action::Trace)
 }
 
-/// The outcome of the rules for one number.
 fn outcome(abi: &Abi, group: &[(u32, u16, u8)], rules: &[Checked<'_>], default: u32, tests: &mut Vec<Test>) -> Outcome {
     let unconditional = |rule: u16| {
         let alternatives = &rules[usize::from(rule)].alternatives;
@@ -299,8 +293,8 @@ fn outcome(abi: &Abi, group: &[(u32, u16, u8)], rules: &[Checked<'_>], default: 
             cases.push(Remaining { conditions: selected.into_iter().collect(), value: rule.value });
         }
         for conditions in &rule.alternatives {
-            // The arguments of multiplexed calls are in memory, which no filter can see. The selector replaces the
-            // first one; the others are compared anyway, as in libseccomp.
+            // No filter can see the arguments of multiplexed calls. The selector replaces the first one; the others are
+            // compared anyway, as in libseccomp.
             let others = conditions.iter().filter(|condition| selected.is_none() || condition.index != 0).copied();
             cases.push(Remaining { conditions: selected.into_iter().chain(others).collect(), value: rule.value });
         }
@@ -310,7 +304,7 @@ fn outcome(abi: &Abi, group: &[(u32, u16, u8)], rules: &[Checked<'_>], default: 
     Outcome::Test((tests.len() - 1) as u16)
 }
 
-/// Whether a condition is empty: its mask has no bits.
+/// Whether the mask has no bits.
 fn always(condition: &Condition, abi: &Abi) -> bool {
     condition.op == Operator::MaskedEqual && if abi.wide { condition.value == 0 } else { condition.value as u32 == 0 }
 }

@@ -1,36 +1,34 @@
 //! Tests on arguments as decisions over ranges of values.
 //!
-//! `socket` of Docker's profile has 31 rules that each compare the family with one number. As ranges they are a
-//! search tree of a few comparisons instead of a chain of 31 times four. With several arguments, the first one in all
-//! cases is decided first. Each of its ranges then decides the remaining conditions of the cases.
+//! `socket` of Docker's profile has 31 rules that compare the family with one number. As ranges they need a few
+//! comparisons instead of 31 times four. The first argument in all cases is decided first; each of its ranges decides
+//! the remaining conditions.
 
 use crate::spec::seccomp::{Condition, Operator};
 
-/// The remaining conditions of a case: all must hold for this value.
+/// All must hold for this value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Remaining {
     pub conditions: Vec<Condition>,
     pub value: u32,
 }
 
-/// A decision over the values of one argument.
 pub(super) struct Split {
     pub index: u32,
-    /// Only the low 32 bits matter: a 32-bit ABI, or masks without the high ones.
+    /// A 32-bit ABI, or masks without the high bits.
     pub low_only: bool,
-    /// The start of each range of values (the first is 0), and its index in `ends`.
+    /// Each range's start (the first is 0) and index in `ends`.
     pub ranges: Vec<(u64, u32)>,
     pub ends: Vec<End>,
 }
 
-/// The outcome of a range of values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Return(u32),
     Test(Vec<Remaining>),
 }
 
-/// The outcome of `cases`: the first that holds decides.
+/// The first case that holds decides.
 pub(super) fn end(mut cases: Vec<Remaining>, otherwise: u32) -> End {
     if let Some(certain) = cases.iter().position(|case| case.conditions.is_empty()) {
         cases.truncate(certain + 1);
@@ -44,10 +42,10 @@ pub(super) fn end(mut cases: Vec<Remaining>, otherwise: u32) -> End {
     }
 }
 
-/// The limit of the growth of cases by overlapping ranges. Above it a chain is shorter.
+/// Of the cases, by overlapping ranges. Above it a chain is shorter.
 const GROWTH: usize = 4;
 
-/// Splits by an argument on which each case has one condition, if each condition is one or two ranges.
+/// Splits by an argument on which each case has one condition of one or two ranges.
 pub(super) fn split(cases: &[Remaining], otherwise: u32, wide: bool) -> Option<Split> {
     let first = cases.first()?;
     first.conditions.iter().find_map(|condition| split_by(cases, condition.index, otherwise, wide))
@@ -110,9 +108,9 @@ fn masks_low_word(condition: &Condition) -> bool {
 
 type Interval = Option<(u64, u64)>;
 
-/// The values from 0 to `most` (all ones) for which a condition holds; `None` if they are scattered.
+/// The values up to `most` (all ones) for which a condition holds; `None` if they are scattered.
 fn intervals(condition: &Condition, most: u64) -> Option<[Interval; 2]> {
-    // 32-bit ABIs: the value is truncated, so that a 64-bit -1 means -1.
+    // 32-bit ABIs truncate the value, so that a 64-bit -1 means -1.
     let value = condition.value & most;
     let below = value.checked_sub(1).map(|last| (0, last));
     let above = (value < most).then(|| (value + 1, most));
@@ -134,15 +132,13 @@ fn intervals(condition: &Condition, most: u64) -> Option<[Interval; 2]> {
     })
 }
 
-/// Ranges of 64-bit values for a machine that compares 32 bits.
+/// For a machine that compares 32 bits.
 pub(super) struct Words {
-    /// Ranges of the high word, each with its part of `lows`.
+    /// Each with its part of `lows`.
     pub highs: Vec<(u32, (usize, usize))>,
-    /// Ranges of the low word.
     pub lows: Vec<(u32, u32)>,
 }
 
-/// Splits ranges of 64-bit values by their high word.
 pub(super) fn by_high_word(ranges: &[(u64, u32)]) -> Words {
     let high = |range: &(u64, u32)| (range.0 >> 32) as u32;
     let mut words = Words { highs: Vec::new(), lows: Vec::new() };

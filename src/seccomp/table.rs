@@ -1,16 +1,14 @@
 //! The numbers of all system calls on all supported ABIs.
 //!
-//! `syscalls.py` makes `syscalls.in` from the kernel's lists: a sorted row for each name, a column for each ABI. A
-//! look-up is one hash and, nearly always, one comparison: a profile of four hundred calls is compiled at each start
-//! of a container.
+//! `syscalls.py` makes `syscalls.in` from the kernel's lists. A look-up is one hash and, nearly always, one comparison:
+//! each start of a container compiles a profile of four hundred calls.
 
 /// Not a call of that ABI.
 const NO: u16 = u16::MAX;
 
-/// The ABIs with a column.
 const COLUMNS: usize = 14;
 
-/// The columns of `syscalls.in`, in its order. MIPS has one for both byte orders, so has 64-bit PowerPC.
+/// In the order of `syscalls.in`. MIPS has one for both byte orders, so has 64-bit PowerPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
     X86_64,
@@ -39,7 +37,7 @@ const ARM_MARK: u16 = 0x8000;
 /// `__ARM_NR_BASE` of asm/unistd.h.
 pub(super) const ARM_PRIVATE: u32 = 0x000f_0000;
 
-/// The calls that `socketcall` also makes, with its first argument (linux/net.h).
+/// By the first argument of `socketcall` (linux/net.h).
 const SOCKETCALL: &[(&str, u8)] = &[
     ("socket", 1),
     ("bind", 2),
@@ -62,7 +60,7 @@ const SOCKETCALL: &[(&str, u8)] = &[
     ("recvmmsg", 19),
     ("sendmmsg", 20),
 ];
-/// The calls that `ipc` also makes (linux/ipc.h).
+/// linux/ipc.h.
 const IPC: &[(&str, u8)] = &[
     ("semop", 1),
     ("semget", 2),
@@ -78,7 +76,6 @@ const IPC: &[(&str, u8)] = &[
     ("shmctl", 24),
 ];
 
-/// The second entry of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Multiplexer {
     Socketcall(u8),
@@ -100,7 +97,7 @@ static MULTIPLEXED: [Option<Multiplexer>; ROWS.len()] = {
     by_row
 };
 
-/// The row of an existing name; others do not compile.
+/// An unknown name does not compile.
 const fn row_of(name: &str) -> usize {
     let mut slot = hash(name.as_bytes());
     while !same(ROWS[INDEX[slot] as usize].0.as_bytes(), name.as_bytes()) {
@@ -117,7 +114,7 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
     at == a.len() && at == b.len()
 }
 
-/// Twice the rows and a power of two, so that probing stays short.
+/// Twice the rows and a power of two: probing stays short.
 const SLOTS: usize = 1024;
 const INDEX: [u16; SLOTS] = index();
 static SLOT: [u16; SLOTS] = INDEX;
@@ -147,12 +144,11 @@ const fn hash(name: &[u8]) -> usize {
     (hash ^ (hash >> 15)) as usize % SLOTS
 }
 
-/// A system call that at least one ABI has.
+/// At least one ABI has it.
 #[derive(Clone, Copy)]
 pub(super) struct Call(u16);
 
 impl Call {
-    /// Finds a call by the kernel's name.
     pub(super) fn named(name: &str) -> Option<Call> {
         let mut slot = hash(name.as_bytes());
         loop {
@@ -164,7 +160,7 @@ impl Call {
         }
     }
 
-    /// Its number, without the offset of x32 and MIPS.
+    /// Without the offset of x32 and MIPS.
     pub(super) fn number(self, column: Column) -> Option<u32> {
         match TABLE[usize::from(self.0)].1[column as usize] {
             NO => None,
@@ -173,13 +169,11 @@ impl Call {
         }
     }
 
-    /// Its second entry, on ABIs that have one.
     pub(super) fn multiplexer(self) -> Option<Multiplexer> {
         MULTIPLEXED[usize::from(self.0)]
     }
 }
 
-/// All names, sorted.
 #[cfg(test)]
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|row| row.0)

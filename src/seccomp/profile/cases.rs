@@ -1,8 +1,8 @@
-//! Constructors for the conditions and cases of the table, and the cases of socket calls: families, options, flags.
+//! Conditions and cases of the table.
 
 use crate::spec::seccomp::{Condition, Operator};
 
-/// If all conditions match, the call is allowed or returns an error.
+/// If all conditions match, the call is allowed or returns `errno`.
 pub(super) struct Case {
     pub errno: Option<u32>,
     pub when: &'static [Condition],
@@ -61,7 +61,7 @@ const IPPROTO_TCP: u32 = 6;
 const TCP_ULP: u32 = 31;
 const MSG_OOB: u32 = 1;
 
-/// Families and protocols of socket(2).
+/// socket(2).
 pub(super) const FAMILIES: &[Case] = &[
     allow(&[is(0, AF_UNIX)]),
     allow(&[is(0, AF_INET), at_most(2, IPPROTO_UDP)]),
@@ -87,7 +87,7 @@ pub(super) const FAMILIES: &[Case] = &[
     refuse(libc::EAFNOSUPPORT, &[above(0, AF_NETLINK)]),
 ];
 
-/// Levels and options of setsockopt(2).
+/// setsockopt(2).
 pub(super) const OPTIONS: &[Case] = &[
     allow(&[low(1, 0)]),
     allow(&[low(1, 17)]),
@@ -119,10 +119,10 @@ pub(super) const OPTIONS: &[Case] = &[
     refuse(libc::ENOPROTOOPT, &[low(1, IPPROTO_TCP), low(2, TCP_ULP)]),
 ];
 
-/// Flags of sendmsg(2).
+/// sendmsg(2).
 pub(super) const FLAGS_THIRD: &[Case] =
     &[allow(&[low_half(2, MSG_OOB, 0)]), refuse(libc::EOPNOTSUPP, &[low_half(2, MSG_OOB, MSG_OOB)])];
 
-/// Flags of sendto(2) and sendmmsg(2).
+/// sendto(2) and sendmmsg(2).
 pub(super) const FLAGS_FOURTH: &[Case] =
     &[allow(&[low_half(3, MSG_OOB, 0)]), refuse(libc::EOPNOTSUPP, &[low_half(3, MSG_OOB, MSG_OOB)])];

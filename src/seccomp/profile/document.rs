@@ -26,7 +26,6 @@ Containers that are started through the OCI verbs get the profile of their `conf
 In a condition, `a0` is the first argument of the call.
 ";
 
-/// The text of the page.
 pub(crate) fn markdown() -> String {
     let mut page = HEAD.to_string();
     for (title, wanted) in [("Allowed", 0), ("Allowed by their arguments", 1), ("Refused", 2)] {

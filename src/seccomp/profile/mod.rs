@@ -1,11 +1,9 @@
-//! The agent's profile: the system calls that an untrusted agent may make.
+//! The agent's profile: an allow-list for processes without capabilities, stricter than Docker's default.
 //!
-//! An allow-list for processes without capabilities, stricter than Docker's default. In: the table. Out: a program
-//! for this machine ([`agent`]), and the same as `linux.seccomp` for another runtime ([`agent_spec`]). They differ in
-//! one point: the calls of [`REPORTED`](table::REPORTED) go to the supervisor, which refuses and counts them; another
-//! runtime refuses them itself. Only the machine's own ABI is allowed. A 32-bit program dies of SIGSYS: the
-//! compatibility layer is a second, less reviewed surface, and its `socketcall` hides the arguments that are checked
-//! here.
+//! [`agent`] is for this machine, [`agent_spec`] for another runtime. Only the former sends the calls of
+//! [`REPORTED`](table::REPORTED) to the supervisor, which refuses and counts them. Only the machine's own ABI is
+//! allowed: a 32-bit program dies of SIGSYS. The compatibility layer is a second, less reviewed surface, and its
+//! `socketcall` hides the checked arguments.
 
 mod cases;
 #[cfg(test)]
@@ -21,26 +19,25 @@ use cases::Case;
 use std::sync::OnceLock;
 use table::{GROUPS, MAKES_FILE, MODES, REPORTED, SET_ID};
 
-/// Calls with one verdict and one reason.
 pub(super) struct Group {
     #[cfg_attr(not(test), allow(dead_code, reason = "docs/seccomp.md is made from it, by a test"))]
     name: &'static str,
     verdict: Verdict,
     #[cfg_attr(not(test), allow(dead_code, reason = "docs/seccomp.md is made from it, by a test"))]
     reason: &'static str,
-    /// Their names, separated by spaces.
+    /// Separated by spaces.
     calls: &'static str,
 }
 
 enum Verdict {
     Allowed,
-    /// EPERM, or ENOSYS if it is newer than every call that is allowed.
+    /// EPERM, or ENOSYS if newer than every allowed call.
     Refused,
     /// ENOSYS, so that callers use another call.
     Missing,
-    /// Returns 0 and does nothing.
+    /// Returns 0.
     Ignored,
-    /// Decided by the arguments; EPERM if no case matches.
+    /// EPERM if no case matches.
     Checked(&'static [Case]),
     /// Allowed unless the low 32 bits of an argument are one of these.
     Unless {
@@ -49,14 +46,13 @@ enum Verdict {
     },
 }
 
-/// The agent's filter for this machine.
 pub(crate) fn agent() -> Result<&'static Program> {
     static PROGRAM: OnceLock<Result<Program>> = OnceLock::new();
     PROGRAM.get_or_init(|| build(&reporting_spec())).as_ref().map_err(Clone::clone)
 }
 
-/// The filter of a command that is root inside: the agent's, the calls of [`OF_ROOT`], and locks of open file
-/// descriptions, which the supervisor counts. systemd-sysusers locks the accounts with one.
+/// For a command that is root inside: adds the calls of [`OF_ROOT`], and locks of open file descriptions, which the
+/// supervisor counts. systemd-sysusers locks the accounts with one.
 pub(crate) fn root_inside() -> Result<&'static Program> {
     static PROGRAM: OnceLock<Result<Program>> = OnceLock::new();
     let spec = || {
@@ -71,11 +67,10 @@ pub(crate) fn root_inside() -> Result<&'static Program> {
     PROGRAM.get_or_init(|| build(&spec())).as_ref().map_err(Clone::clone)
 }
 
-/// The calls of user 0 that no other user can make. A restricted process cannot change mounts, so a changed root leads
-/// nowhere else.
+/// Only user 0 can make them. A restricted process cannot change mounts, so a changed root leads nowhere else.
 const OF_ROOT: [&str; 1] = ["chroot"];
 
-/// The filter of an agent that writes host folders: it sets no set-user-ID and set-group-ID bit.
+/// For an agent that writes host folders: sets no set-user-ID and set-group-ID bit.
 pub(crate) fn sharing() -> Result<&'static Program> {
     static PROGRAM: OnceLock<Result<Program>> = OnceLock::new();
     PROGRAM.get_or_init(|| build(&without_set_id(reporting_spec()))).as_ref().map_err(Clone::clone)
@@ -88,15 +83,13 @@ fn build(spec: &Seccomp) -> Result<Program> {
     }
 }
 
-/// Compiles the program whose listener is the supervisor's.
 fn reporting(spec: &Seccomp, native: Arch) -> Result<Program> {
     compile_for(spec, native).map(|program| Program { reports: true, ..program })
 }
 
-/// The machines of the table: it has a row for each of their calls, and its conditions have their numbers.
+/// The table has a row for each of their calls, and their numbers in its conditions.
 const MACHINES: [Arch; 6] = [Arch::X86_64, Arch::Aarch64, Arch::Riscv64, Arch::Loongarch64, Arch::S390x, Arch::Ppc64le];
 
-/// The agent's profile as `linux.seccomp`, for any OCI runtime.
 pub(crate) fn agent_spec() -> Seccomp {
     let mut syscalls = Vec::new();
     for group in GROUPS {
@@ -133,7 +126,7 @@ pub(crate) fn agent_spec() -> Seccomp {
     }
 }
 
-/// The agent's profile with a listener: the supervisor refuses the calls of [`REPORTED`] with the filter's error number.
+/// The supervisor refuses with the filter's error number.
 pub(super) fn reporting_spec() -> Seccomp {
     let mut spec = Seccomp { listener_path: "the supervisor".to_owned(), ..agent_spec() };
     for (call, index, bits) in REPORTED {
@@ -146,8 +139,8 @@ pub(super) fn reporting_spec() -> Seccomp {
     spec
 }
 
-/// A profile whose calls give no file the set-user-ID or set-group-ID bit ([`MODES`](table::MODES)). The calls return
-/// EPERM; openat2, which has its mode in memory, returns ENOSYS, and callers use openat.
+/// The calls of [`MODES`](table::MODES) return EPERM for a set-user-ID or set-group-ID bit. openat2, which has its mode
+/// in memory, returns ENOSYS, and callers use openat.
 fn without_set_id(mut spec: Seccomp) -> Seccomp {
     let decided = |name: &String| name == "openat2" || MODES.iter().any(|(call, ..)| call == name);
     spec.syscalls.iter_mut().for_each(|rule| rule.names.retain(|name| !decided(name)));
@@ -169,15 +162,15 @@ fn without_set_id(mut spec: Seccomp) -> Seccomp {
     spec
 }
 
-/// The values of the two bits together, of which one at least is set.
+/// At least one of the two bits is set.
 const SET_ID_BITS: [u64; 3] = [0o2000, 0o4000, 0o6000];
 
 fn bits_of(index: u32, value: u64) -> Condition {
     Condition { index, value: SET_ID, value_two: value, op: Operator::MaskedEqual }
 }
 
-/// Masks and values that together match every 32-bit number except `values`, as routes cover an address range. A profile
-/// cannot exclude two values of one argument otherwise. Masks ignore the high half, as the kernel does.
+/// Masks and values that match every 32-bit number except `values`. A profile cannot exclude two values of one argument
+/// otherwise. Masks ignore the high half, as the kernel does.
 fn all_but(values: &[u32]) -> Vec<(u32, u32)> {
     let mut covered = Vec::new();
     let mut open = vec![(0u32, 0u32)];

@@ -1,25 +1,23 @@
-//! The table of the agent's profile: every system call of the supported kernels, in a group with a verdict and its
-//! reason.
+//! Every system call of the supported kernels, with a verdict and its reason.
 //!
-//! A new call in `syscalls.in` has no row here, and a test fails until a row is added.
+//! A new call in `syscalls.in` has no row here, and a test fails.
 
 use super::cases::{self, AF_UNIX, above, allow, is, low, low_half, refuse, without};
 use super::{Group, Verdict};
 
 /// `CLONE_NEW*` of linux/sched.h for clone(2) (`CLONE_NEWTIME` is clone3's alone).
 const NEW_NAMESPACES: u64 = 0x7e02_0000;
-/// The additional namespace of unshare(2).
+/// Also of unshare(2).
 const NEW_TIME_NAMESPACE: u64 = 0x80;
-/// The flags' argument of clone: on s390x the stack comes first.
+/// On s390x the stack comes first.
 const CLONE_FLAGS: u32 = if cfg!(target_arch = "s390x") { 1 } else { 0 };
 
-/// The requests for new namespaces: a call, an argument, and bits of which one is enough. They return EPERM, and the
-/// supervisor counts them: they are the failing calls of a program with its own sandbox. clone3 hides its flags; such
-/// programs use the other two calls.
+/// A call, an argument, and bits of which one is enough. The supervisor counts these calls: they fail with EPERM in a
+/// program with its own sandbox. clone3 hides its flags; such programs use the other two calls.
 pub(super) const REPORTED: &[(&str, u32, u64)] =
     &[("clone", CLONE_FLAGS, NEW_NAMESPACES), ("unshare", 0, NEW_NAMESPACES | NEW_TIME_NAMESPACE)];
 
-/// The bit of `S_IFMT` that devices have, but not FIFOs, sockets and files.
+/// The bit of `S_IFMT` for devices, not for FIFOs, sockets and files.
 const DEVICE: u64 = 0o020_000;
 
 /// `S_ISUID` and `S_ISGID` of linux/stat.h.
@@ -27,8 +25,8 @@ pub(super) const SET_ID: u64 = 0o6000;
 /// `O_CREAT` and `__O_TMPFILE` of asm-generic/fcntl.h, the same on every machine of the table.
 pub(super) const MAKES_FILE: u64 = 0o20_000_100;
 
-/// The calls that give a file its mode. Each has the argument with the mode, the bits that must be zero in it, and the
-/// argument with the flags of open(2). mkdir(2) ignores both bits (vfs_mkdir).
+/// The argument with the mode, its bits that must be zero, and the argument with the flags of open(2). mkdir(2) ignores
+/// both bits (vfs_mkdir).
 pub(super) const MODES: &[(&str, u32, u64, Option<u32>)] = &[
     ("chmod", 1, SET_ID, None),
     ("fchmod", 1, SET_ID, None),
@@ -47,8 +45,7 @@ const NEW_LISTENER: u64 = 8;
 /// linux/personality.h: `uname` of a 32-bit machine.
 const PER_LINUX32: u64 = 8;
 
-// asm-generic/resource.h: the limits are 0 to 15, and four masks exclude this one. The kernel reads 32 bits of the
-// number.
+// asm-generic/resource.h: the limits are 0 to 15, and four masks exclude this one. The kernel reads 32 bits.
 const RLIMIT_CORE: u32 = 4;
 
 // asm-generic/fcntl.h
@@ -61,7 +58,7 @@ const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541c;
 const TIOCSETD: u32 = 0x5423;
 
-/// In the order of the documentation. The cases of a group never overlap, so their order does not matter.
+/// In the order of the documentation. The cases of a group never overlap.
 pub(super) const GROUPS: &[Group] = &[
     Group {
         name: "Files",

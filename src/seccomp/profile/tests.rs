@@ -1,4 +1,4 @@
-//! The table is complete, at most as permissive as Docker's default, and the same for every runtime.
+//! The table is complete and at most as permissive as Docker's default.
 
 use super::table::GROUPS;
 use super::{Group, MACHINES, Verdict, agent, agent_spec, all_but, document, reporting_spec};
@@ -10,7 +10,7 @@ use crate::seccomp::tests::samples::docker;
 use crate::spec::seccomp::{Arch, Seccomp};
 use crate::sys::seccomp::Instruction;
 
-/// Arguments at and next to every limit of the table or Docker's profile.
+/// At and next to every limit of the table or Docker's profile.
 const EDGES: &[u64] = &[
     0,
     1,
@@ -63,13 +63,12 @@ fn ask(program: &[Instruction], number: u32, arguments: [u64; 6]) -> u32 {
     run(program, &Data { big_endian: false, number, arch: 0xc000_003e, pointer: 0, arguments })
 }
 
-/// All pairs of edges in the first three arguments, the only ones that the profiles test.
+/// In the first three arguments, the only ones that the profiles test.
 fn edges() -> impl Iterator<Item = [u64; 6]> {
     let pairs = EDGES.iter().flat_map(|a| EDGES.iter().map(|b| (*a, *b)));
     pairs.flat_map(|(a, b)| [[a, b, b, 0, 0, 0], [a, 0, b, 0, 0, 0], [0, a, b, 0, 0, 0]])
 }
 
-/// Whether the verdict on a call depends on its arguments.
 fn is_conditional(name: &str) -> bool {
     let conditional = |group: &&Group| matches!(group.verdict, Verdict::Checked(_) | Verdict::Unless { .. });
     GROUPS.iter().filter(conditional).flat_map(calls).any(|call| call == name)
@@ -145,7 +144,7 @@ fn the_supervisor_refuses_what_another_runtime_refuses_itself() {
     assert!(reported > 100 && same > 1000, "{reported} {same}");
 }
 
-/// Calls that this profile allows and Docker's does not.
+/// Calls that Docker's profile refuses.
 const LOOSER: &[(&str, &str)] = &[(
     "uprobe",
     "newer than Docker's list, which has its sister uretprobe; the kernel refuses it from outside its trampoline",
@@ -190,7 +189,6 @@ fn all_but_a_value_is_every_other_value() {
     }
 }
 
-/// Compares a generated file with the table, or writes it.
 fn is_up_to_date(path: &str, expected: &str) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     if std::env::var_os("BRIG_WRITE_FILES").is_some() {

@@ -1,5 +1,4 @@
-//! The agent's profile against the real kernel: forbidden calls with and without the filter, and necessary ones. A
-//! filter applies to a thread, so each test uses a thread.
+//! The agent's profile against the real kernel. A filter applies to a thread, so each test uses one.
 
 use crate::seccomp::abi::{NATIVE, abi};
 use crate::seccomp::table::Call;
@@ -11,15 +10,14 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Runs `work` in a thread under the agent's profile. Its listener refuses as the supervisor does. Child processes
-/// inherit the filter.
+/// Its listener refuses as the supervisor does. Child processes inherit the filter.
 pub(super) fn under_the_profile<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let (sender, receiver) = std::sync::mpsc::channel::<OwnedFd>();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
             rustix::thread::set_no_new_privs(true).unwrap();
-            // The weakened build has no filter, and so no listener.
+            // The weakened build has no filter.
             if let Some(listener) = install(profile::agent().unwrap()).unwrap() {
                 sender.send(listener).unwrap();
             }
@@ -52,8 +50,7 @@ fn without_a_listener_a_request_for_a_namespace_is_refused_all_the_same() {
             drop(install(profile::agent().unwrap()).unwrap().unwrap());
             let call = |name| Call::named(name).unwrap().number(NATIVE.and_then(abi).unwrap().column).unwrap();
             assert_eq!(attempt(call("unshare").into(), [0x1000_0000, 0, 0, 0, 0, 0]), Err(Errno::NOSYS));
-            // A second filter cannot add a listener that allows the call. This is also how a filter is installed
-            // below another's listener.
+            // A second filter cannot add a listener that allows the call.
             assert!(install(profile::agent().unwrap()).unwrap().is_none());
             assert_eq!(attempt(call("unshare").into(), [0x1000_0000, 0, 0, 0, 0, 0]), Err(Errno::NOSYS));
         });
@@ -65,8 +62,7 @@ fn freely<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(work).join().unwrap())
 }
 
-/// The result of unshare(CLONE_NEWUSER) in a thread whose filter lost its listener, and which then installs a filter
-/// with a new listener.
+/// unshare(CLONE_NEWUSER) in a thread whose filter lost its listener, under a second filter with a new one.
 fn with_an_own_listener(first: &Program) -> Result<i64, Errno> {
     let own = compile(&Seccomp {
         syscalls: vec![Rule {
@@ -111,13 +107,13 @@ fn no_listener_of_an_agents_own_can_let_requests_for_namespaces_through() {
     assert_eq!(with_an_own_listener(&compile(&spec).unwrap()), Err(Errno::INVAL));
 }
 
-/// The attempt, its call and arguments, and the expected error.
+/// Its name, call, arguments and error.
 type Attempt = (&'static str, &'static str, [u64; 6], Errno);
 
-/// Without the filter each attempt gets past its arguments: it works, or fails with another error.
+/// Without the filter each gets past its arguments: it works, or fails with another error.
 const ATTACKS: &[Attempt] = &[
-    // An invalid type. The kernel checks it before the family and returns EINVAL (`__sock_create`), so a kernel
-    // without AF_ALG shows the difference, too (CVE-2026-31431, T-42).
+    // An invalid type: the kernel checks it before the family and returns EINVAL (`__sock_create`), even without AF_ALG
+    // (CVE-2026-31431, T-42).
     ("socket(AF_ALG)", "socket", [38, 15, 0, 0, 0, 0], Errno::AFNOSUPPORT),
     ("socket(AF_VSOCK)", "socket", [40, 1, 0, 0, 0, 0], Errno::AFNOSUPPORT),
     ("socket(AF_PACKET)", "socket", [17, 3, 0, 0, 0, 0], Errno::AFNOSUPPORT),
@@ -139,7 +135,7 @@ const ATTACKS: &[Attempt] = &[
     ("seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER)", "seccomp", [1, 8, 0, 0, 0, 0], Errno::BUSY),
     ("seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER and others)", "seccomp", [1, 0x7_0000_000a, 0, 0, 0, 0], Errno::BUSY),
     ("setns", "setns", [!0, 0, 0, 0, 0, 0], Errno::PERM),
-    // Without the filter these fail with EINVAL for contradicting flags, before a process is made.
+    // Without the filter, contradicting flags fail with EINVAL before a process is made.
     ("clone(CLONE_NEWUSER)", "clone", [0x1000_0200, 0, 0, 0, 0, 0], Errno::PERM),
     ("clone(CLONE_NEWNET)", "clone", [0x4000_8000 | 0x1_0000, 0, 0, 0, 0, 0], Errno::PERM),
     ("clone3", "clone3", [0; 6], Errno::NOSYS),
@@ -165,7 +161,6 @@ const ATTACKS: &[Attempt] = &[
     ("a call that is too new", "listns", [0; 6], Errno::NOSYS),
 ];
 
-/// This machine's number of a call, if it has it.
 fn number(name: &str) -> Option<u32> {
     Call::named(name).unwrap().number(NATIVE.and_then(abi).unwrap().column)
 }
@@ -208,7 +203,6 @@ fn without_the_filter_every_attempt_gets_further() {
     assert!(refused.is_empty(), "{refused:#?}");
 }
 
-/// The same attempts with the guard disabled.
 #[cfg(feature = "weakened")]
 #[test]
 fn on_a_weakened_build_the_attempts_are_not_refused() {

@@ -1,4 +1,4 @@
-//! Runs a filter as the kernel would (linux/filter.h, kernel/seccomp.c), and refuses what the kernel would refuse. Tests only.
+//! Runs a filter as the kernel would (linux/filter.h, kernel/seccomp.c), and refuses what it would refuse.
 
 use crate::seccomp::emit::{AND, JUMP, JUMP_EQUAL, JUMP_GREATER, JUMP_GREATER_EQUAL, JUMP_SET, LOAD, RETURN};
 use crate::sys::seccomp::Instruction;
@@ -27,8 +27,7 @@ impl Data {
     }
 }
 
-/// Whether the kernel would accept the program: known instructions, jumps within it, words of the data, a return at
-/// the end.
+/// Known instructions, jumps inside, words of the data, a return at the end.
 pub(in crate::seccomp) fn is_valid(program: &[Instruction]) -> bool {
     let known = program.iter().enumerate().all(|(at, instruction)| {
         let left = program.len() - at - 1;
@@ -44,7 +43,6 @@ pub(in crate::seccomp) fn is_valid(program: &[Instruction]) -> bool {
     known && program.last().is_some_and(|last| last.code == RETURN) && program.len() <= 4096
 }
 
-/// What a filter returns for a call.
 pub(in crate::seccomp) fn run(program: &[Instruction], data: &Data) -> u32 {
     // BPF_MAXINSNS
     assert!(!program.is_empty() && program.len() <= 4096, "a program of {} instructions is refused", program.len());
@@ -63,7 +61,7 @@ pub(in crate::seccomp) fn run(program: &[Instruction], data: &Data) -> u32 {
             JUMP_GREATER_EQUAL => branch(accumulator >= operand),
             JUMP_SET => branch(accumulator & operand != 0),
             RETURN => return operand,
-            // Further instructions of libseccomp: BPF_ST, BPF_STX, BPF_LD|BPF_MEM, BPF_LDX|BPF_MEM, BPF_TAX, BPF_TXA.
+            // Of libseccomp: BPF_ST, BPF_STX, BPF_LD|BPF_MEM, BPF_LDX|BPF_MEM, BPF_TAX, BPF_TXA.
             0x02 => memory[operand as usize] = accumulator,
             0x03 => memory[operand as usize] = index,
             0x60 => accumulator = memory[operand as usize],

@@ -13,7 +13,7 @@ use crate::sys::seccomp::{LOG, NEW_LISTENER, SPEC_ALLOW, TSYNC, WAIT_KILLABLE_RE
 use proptest::prelude::*;
 use rustix::io::Errno;
 
-/// A flag that no kernel has yet.
+/// No kernel has it yet.
 const UNKNOWN: u32 = 1 << 31;
 
 fn program(text: &str) -> Program {
@@ -69,7 +69,7 @@ fn a_notifying_filter_yields_its_listener() {
     assert!(program.listens());
     in_a_thread(|| {
         let listener = install(&program).unwrap().unwrap();
-        // The kernel allows only one listener.
+        // The kernel allows one listener.
         let second = install(&program).unwrap_err();
         assert_eq!(second.errno(), Some(Errno::BUSY.raw_os_error()));
         drop(listener);
@@ -115,7 +115,7 @@ fn the_kernel_tells_what_it_knows() {
     assert!(!knows_flags(UNKNOWN) && !knows_flags(WAIT_KILLABLE_RECV));
 }
 
-/// Rules for one call, each with a different error number that the kernel does not use.
+/// Each rule has another error number, which the kernel does not use.
 fn rules() -> impl Strategy<Value = Seccomp> {
     let near = (0u32..2, 0u64..4, 0u64..4, proptest::sample::select(Operator::ALL))
         .prop_map(|(index, value, value_two, op)| Condition { index, value, value_two, op });

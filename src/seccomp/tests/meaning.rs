@@ -1,4 +1,4 @@
-//! Random profiles mean what they say: programs beside a direct reading of the profile, call by call. Tests only.
+//! Programs of random profiles beside a direct reading of the profile, call by call.
 
 use super::emulator::{Data, is_valid, run};
 use super::samples::{action, condition, value};
@@ -31,7 +31,7 @@ const NAMES: &[&str] = &[
 
 fn profile() -> impl Strategy<Value = Seccomp> {
     let names = proptest::collection::vec(proptest::sample::select(NAMES), 1..4);
-    // Values from a handful, so that conditions overlap, touch and contradict each other.
+    // Few values, so that conditions overlap, touch and contradict each other.
     let near = (0u32..3, 0u64..6, 0u64..6, proptest::sample::select(Operator::ALL))
         .prop_map(|(index, value, value_two, op)| Condition { index, value, value_two, op });
     let args = proptest::collection::vec(prop_oneof![condition(), near], 0..4);
@@ -76,13 +76,13 @@ fn rule_holds(rule: &Rule, selector: Option<u32>, arguments: &[u64; 6], wide: bo
     let alternatives = indexes.windows(2).any(|pair| pair[0] == pair[1]);
     let selected =
         selector.is_none_or(|selector| arguments[0] as u32 == selector && (!wide || arguments[0] >> 32 == 0));
-    // The selector stands where the first argument was.
+    // The selector replaces the first argument.
     let one = |condition: &Condition| (selector.is_some() && condition.index == 0) || holds(condition, arguments, wide);
     selected
         && (rule.args.is_empty() || if alternatives { rule.args.iter().any(one) } else { rule.args.iter().all(one) })
 }
 
-/// What a call may come to: one value, or several where rules with conditions overlap and contradict each other.
+/// Several values where rules with conditions overlap and contradict each other.
 fn meaning(profile: &Seccomp, native: Arch, arch: Arch, number: u32, arguments: &[u64; 6]) -> Vec<u32> {
     let abi = abi(arch).unwrap();
     if arch != native && !profile.architectures.contains(&arch) {
@@ -150,7 +150,7 @@ fn natives() -> impl Strategy<Value = Arch> {
     proptest::sample::select(Arch::ALL.iter().copied().filter(|arch| !offered(*arch).is_empty()).collect::<Vec<_>>())
 }
 
-/// Many rules for one call, so that programs get long enough for jumps that no conditional jump can make.
+/// Programs get too long for conditional jumps.
 fn long() -> impl Strategy<Value = Seccomp> {
     let near = (0u32..4, 0u64..40, 0u64..40, proptest::sample::select(Operator::ALL))
         .prop_map(|(index, value, value_two, op)| Condition { index, value, value_two, op });

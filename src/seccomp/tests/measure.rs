@@ -1,4 +1,4 @@
-//! How long it takes, beside libseccomp. Not a test: `cargo test --release --features oracle -- --ignored --nocapture measure`.
+//! Not a test: `cargo test --release --features oracle -- --ignored --nocapture measure`.
 
 use super::attacks::call;
 use super::oracle::libseccomp;
@@ -9,7 +9,7 @@ use crate::sys::seccomp::{Instruction, SPEC_ALLOW};
 use libseccomp::ScmpArch;
 use std::time::Instant;
 
-/// Least and middle of many runs, in microseconds.
+/// Least and middle, in microseconds.
 fn times(runs: usize, mut work: impl FnMut() -> f64) -> String {
     let mut times: Vec<f64> = (0..runs).map(|_| work()).collect();
     times.sort_by(f64::total_cmp);
@@ -22,7 +22,7 @@ fn took(work: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64() * 1e6
 }
 
-/// In a thread each, since filters add up.
+/// A thread each: filters add up.
 fn load(program: &Program) -> f64 {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -33,7 +33,7 @@ fn load(program: &Program) -> f64 {
     })
 }
 
-/// Nanoseconds of a call that is allowed and of one that is refused.
+/// Nanoseconds of an allowed and of a refused call.
 fn calls(program: &Program) -> (f64, f64) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! Tests of filters: as tables, as properties, beside libseccomp, and against the kernel.
+//! Filters as tables, as properties, beside libseccomp, and against the kernel.
 
 mod attacks;
 pub(super) mod emulator;

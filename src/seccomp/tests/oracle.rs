@@ -1,4 +1,4 @@
-//! Our programs beside libseccomp's, call by call in the emulator. Only with the feature `oracle`.
+//! Programs beside libseccomp's, in the emulator. Only with the feature `oracle`.
 
 use super::emulator::{Data, run};
 use super::samples::docker;
@@ -60,8 +60,8 @@ fn scmp_arch(arch: Arch) -> Option<ScmpArch> {
     })
 }
 
-/// What runc makes of a profile with libseccomp, without its ENOSYS stub. Nothing if the library refuses it: two actions for
-/// the same selector of socketcall are too much for it.
+/// As runc makes it, without runc's ENOSYS stub. `None` if the library refuses two actions for one selector of
+/// socketcall.
 pub(super) fn libseccomp(profile: &Seccomp, archs: &[ScmpArch], big_endian: bool) -> Option<Vec<Instruction>> {
     let default = scmp_action(profile.default_action, profile.default_errno_ret);
     let mut filter = ScmpFilterContext::new(default).unwrap();
@@ -96,7 +96,6 @@ pub(super) fn libseccomp(profile: &Seccomp, archs: &[ScmpArch], big_endian: bool
     let mut bytes = Vec::new();
     file.rewind().unwrap();
     file.read_to_end(&mut bytes).unwrap();
-    // In the machine's order of bytes.
     let half = |bytes: [u8; 2]| if big_endian { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) };
     let word = |bytes: [u8; 4]| if big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) };
     let read = |chunk: &[u8]| Instruction {
@@ -108,7 +107,7 @@ pub(super) fn libseccomp(profile: &Seccomp, archs: &[ScmpArch], big_endian: bool
     Some(bytes.chunks_exact(8).map(read).collect())
 }
 
-/// The newest number that the profile mentions, as runc finds it; numbers above get ENOSYS.
+/// As runc finds it; numbers above get ENOSYS.
 fn newest(profile: &Seccomp, arch: ScmpArch) -> Option<u32> {
     let number = |name: &String| {
         let number = ScmpSyscall::from_name_by_arch(name, arch).ok()?.as_raw_syscall();
@@ -123,7 +122,6 @@ fn newest(profile: &Seccomp, arch: ScmpArch) -> Option<u32> {
 /// map_shadow_stack is common to x86-64 and x32 since 6.8; the library has it for x86-64 alone.
 const NEWER: &[(Arch, u32)] = &[(Arch::X32, 453)];
 
-/// Compares all numbers of a machine's ABIs with these arguments.
 fn differences(profile: &Seccomp, native: Arch, arguments: &[[u64; 6]]) -> Vec<String> {
     let ours = compile_for(profile, native).unwrap();
     let known = |arch: &Arch| *arch == native || profile.architectures.contains(arch);
@@ -131,14 +129,14 @@ fn differences(profile: &Seccomp, native: Arch, arguments: &[[u64; 6]]) -> Vec<S
         offered(native).iter().filter(|arch| known(arch)).filter_map(|arch| scmp_arch(*arch)).collect();
     let Some(theirs) = libseccomp(profile, &archs, abi(native).unwrap().big_endian) else { return Vec::new() };
     if ours.is_empty() {
-        return Vec::new(); // nothing to install: runc does not ask libseccomp either
+        return Vec::new(); // runc does not ask libseccomp either
     }
     let mut found = Vec::new();
     for arch in offered(native) {
         let Abi { audit, base, big_endian, .. } = abi(*arch).unwrap();
         let newest = newest(profile, scmp_arch(*arch).unwrap());
         for number in base..base + 600 {
-            // runc leaves the stub out for the machine's own ABI if that is not listed; nothing speaks for that.
+            // runc has no stub for the machine's own ABI if it is not listed; nothing speaks for that.
             let stub = known(arch)
                 && !matches!(profile.default_action, Action::Allow | Action::Log | Action::Trace)
                 && newest.is_some_and(|newest| number > newest || (number == 0 && audit & 0xffff == 22)); // s390's setup(2)
@@ -155,7 +153,7 @@ fn differences(profile: &Seccomp, native: Arch, arguments: &[[u64; 6]]) -> Vec<S
     found
 }
 
-/// Without the names that are newer than the library.
+/// Drops names that are newer than the library.
 fn known(mut profile: Seccomp) -> Seccomp {
     profile.syscalls.iter_mut().for_each(|rule| rule.names.retain(|name| ScmpSyscall::from_name(name).is_ok()));
     profile
@@ -175,7 +173,7 @@ fn all_names_have_libseccomps_numbers() {
             (!same).then(|| format!("{arch:?} {name}: {ours:?}, theirs {theirs}"))
         })
         .collect();
-    // The first is newer than the library. The second is the kernel's other name for `arm_sync_file_range`.
+    // Newer than the library; the kernel's other name for `arm_sync_file_range`.
     let expected =
         ["X32 map_shadow_stack: Some(1073742277), theirs -10245", "Arm sync_file_range2: Some(341), theirs -10089"];
     assert_eq!(wrong, expected);
@@ -192,8 +190,8 @@ fn dockers_profile_is_libseccomps() {
     assert!(found.is_empty(), "{} {found:#?}", found.len());
 }
 
-/// All x86 ABIs have a number for each. For others the library (2.5.4) can forget to load the number and compare the
-/// architecture with it, if the rules for them come first.
+/// All x86 ABIs have them. For others, the library (2.5.4) can compare the architecture instead of the number, if their
+/// rules come first.
 const NAMES: &[&str] = &[
     "read",
     "write",
@@ -208,7 +206,7 @@ const NAMES: &[&str] = &[
     "openat",
     "landlock_add_rule",
 ];
-/// Conditions on different arguments; or values that one argument may have, each of which becomes a rule.
+/// On different arguments; or values of one argument, each of which becomes a rule.
 fn conditions() -> impl Strategy<Value = Vec<Condition>> {
     let all = proptest::collection::vec(condition(), 0..3).prop_map(|mut all| {
         let mut seen = Vec::new();
@@ -227,7 +225,7 @@ fn conditions() -> impl Strategy<Value = Vec<Condition>> {
     prop_oneof![3 => all, 1 => any]
 }
 
-/// One rule with conditions for a call at most: where several overlap, the library's merged trees (2.5.4) lose some of them.
+/// At most one rule with conditions for a call: the library's merged trees (2.5.4) lose some that overlap.
 fn profile() -> impl Strategy<Value = Seccomp> {
     let names = proptest::collection::vec(proptest::sample::select(NAMES), 1..4);
     let rule = (names, action(), conditions());
@@ -257,9 +255,8 @@ fn profile() -> impl Strategy<Value = Seccomp> {
     })
 }
 
-/// Two or three rules for one call about one argument, with different actions. Different values of 32 bits, and no
-/// masks: the library merges rules that share a comparison. Then their order is accidental and some cases are never
-/// found.
+/// Rules about one argument of one call, with different 32-bit values and no masks. The library merges rules that share
+/// a comparison: their order is accidental, and some cases are never found.
 fn overlapping() -> impl Strategy<Value = Seccomp> {
     let ops: Vec<Operator> = Operator::ALL.iter().copied().filter(|op| *op != Operator::MaskedEqual).collect();
     let condition = (proptest::sample::select(ops), value()).prop_map(|(op, value)| (op, value & 0xffff_ffff));
@@ -287,7 +284,7 @@ fn overlapping() -> impl Strategy<Value = Seccomp> {
     })
 }
 
-/// Other machines' filters from the same names; only those that all of their ABIs have too.
+/// Only names that all ABIs of the machine have.
 fn elsewhere(mut profile: Seccomp, native: Arch) -> Seccomp {
     profile.architectures = offered(native).to_vec();
     let common = |name: &String| {

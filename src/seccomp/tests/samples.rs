@@ -1,9 +1,9 @@
-//! Profiles for tests: Docker's default (`docker.txt`), and random parts of profiles.
+//! Docker's default profile, and random parts of profiles.
 
 use crate::spec::seccomp::{Action, Arch, Condition, Operator, Rule, Seccomp};
 use proptest::prelude::*;
 
-/// Docker's default profile, as Docker passes it to a runtime on x86-64.
+/// As Docker passes it to a runtime on x86-64.
 pub(in crate::seccomp) fn docker() -> Seccomp {
     let mut statements: Vec<String> = Vec::new();
     for line in include_str!("docker.txt").lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
@@ -44,7 +44,7 @@ fn rules(statement: &str) -> Vec<Rule> {
     }
 }
 
-/// Values where comparisons of one and of two words differ.
+/// Comparisons of one and of two words differ here.
 const VALUES: &[u64] = &[
     0,
     1,

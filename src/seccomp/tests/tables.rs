@@ -1,4 +1,4 @@
-//! What profiles mean, as tables: a profile, calls, what the filter returns. Then the same for random profiles.
+//! Profiles as tables: calls, and what the filter returns.
 
 use super::emulator::{Data, is_valid, run};
 use crate::seccomp::{Program, compile_for};
@@ -31,7 +31,7 @@ fn word(value: u32) -> String {
     }
 }
 
-/// Checks calls (number and arguments, of which absent ones are 0) under the rules of a profile whose default is errno 1.
+/// The profile's default is errno 1. Absent arguments are 0.
 fn check(rules: &str, arch: u32, calls: &[(u32, &[u64], &str)]) {
     let archs = r#"["SCMP_ARCH_X86_64","SCMP_ARCH_X86","SCMP_ARCH_X32"]"#;
     check_all(
@@ -203,7 +203,7 @@ fn numbers_above_the_newest_call_of_a_profile_are_not_there() {
     check(rules, X86_64, newer);
     check(rules, X86_64, &[(X32 | 258, &[], "errno 38"), (X32 | 256, &[], "errno 1"), (u32::MAX, &[], "errno 38")]);
     check(rules, X86, &[(295, &[], "allow"), (296, &[], "errno 38"), (u32::MAX, &[], "errno 38")]);
-    // A rule that is skipped counts, a name that is unknown does not.
+    // A skipped rule counts, an unknown name does not.
     let mentioned =
         r#"{"names":["read"],"action":"SCMP_ACT_ALLOW"},{"names":["openat","frobnicate"],"action":"SCMP_ACT_ERRNO"}"#;
     check(mentioned, X86_64, &[(257, &[], "errno 1"), (258, &[], "errno 38")]);
@@ -234,7 +234,7 @@ fn socketcall_and_ipc_take_the_calls_behind_them() {
     );
     check(rules, X86, &[(359, &[38], "errno 1"), (359, &[2], "allow"), (102, &[1], "allow")]);
     check(rules, X86_64, &[(102, &[3], "errno 38"), (41, &[38], "errno 1"), (41, &[2], "allow")]);
-    // They count as mentioned, or all calls behind them would seem too new.
+    // Otherwise all calls behind them would seem too new.
     let alone = r#"{"names":["read","semop"],"action":"SCMP_ACT_ALLOW"}"#;
     check(alone, X86, &[(117, &[1], "allow"), (117, &[2], "errno 1"), (116, &[], "errno 1"), (118, &[], "errno 38")]);
     let whole = r#"{"names":["socketcall"],"action":"SCMP_ACT_LOG"},{"names":["connect"],"action":"SCMP_ACT_ALLOW"}"#;
@@ -257,7 +257,7 @@ fn other_machines_have_their_own_ways() {
     assert_eq!(one("read", Arch::Aarch64, 0xc000_00b7, 63, wide, false), "allow");
     assert_eq!(one("read", Arch::Aarch64, 0xc000_00b7, 63, [1; 6], false), "errno 1");
     assert_eq!(one("read", Arch::Aarch64, 0x4000_0028, 3, [1; 6], false), "allow");
-    // ARM's private calls are beyond the newest call and still there.
+    // ARM's private calls are beyond the newest call.
     assert_eq!(one("read", Arch::Aarch64, 0x4000_0028, 0x0f_0005, [0; 6], false), "log");
     assert_eq!(one("read", Arch::Aarch64, 0x4000_0028, 0x0f_0001, [0; 6], false), "errno 1");
     assert_eq!(one("read", Arch::Aarch64, 0x4000_0028, 400, [0; 6], false), "errno 38");

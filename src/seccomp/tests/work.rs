@@ -1,14 +1,14 @@
-//! Ordinary work under the agent's profile: what agents run all day, by a user without rights.
+//! What agents run all day, as a user without rights.
 
 use super::attacks::under_the_profile;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// The unprivileged user (overflow uid).
+/// The overflow uid.
 const USER: u32 = 65534;
 
-/// Runs a script in an empty directory under the profile and checks what it prints. Missing tools are skipped, loudly.
+/// In an empty directory. Missing tools are skipped, loudly.
 fn works(tool: &str, script: &str, expected: &str) {
     let found = ["/usr/bin", "/bin", "/usr/local/bin"].iter().any(|directory| Path::new(directory).join(tool).exists());
     if !found {
