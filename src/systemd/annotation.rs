@@ -3,9 +3,8 @@
 use super::wire::{Property, Value};
 use crate::error::{Error, Kind, Result};
 
-/// Parses the property of an annotation. `key` is the part after `org.systemd.property.`.
-///
-/// As with runc, a name has only letters. A name that ends in `Sec` takes seconds, which become microseconds.
+/// `key` is the part after `org.systemd.property.`. As with runc, it has only letters. A name that ends in `Sec` takes
+/// seconds, which become microseconds.
 pub(crate) fn property(key: &str, text: &str) -> Result<Property> {
     let fail = |reason: String| {
         Err(Error::new(Kind::Spec, reason)
@@ -87,7 +86,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses a word, or a type and a number: `uint64 5`, `@t 5`.
+    /// A word, or a type and a number: `uint64 5`, `@t 5`.
     fn plain(&mut self) -> Option<Value> {
         let word = self.word();
         if let Ok(value) = word.parse() {
@@ -130,7 +129,7 @@ impl<'a> Parser<'a> {
         None
     }
 
-    /// Parses a list of strings, bytes or 32-bit numbers: the lists that unit properties have.
+    /// Of strings, bytes or 32-bit numbers.
     fn list(&mut self) -> Option<Value> {
         self.take("[");
         let mut items = Vec::new();

@@ -1,4 +1,4 @@
-//! A synchronous connection to a bus or to systemd's private socket: no thread, no event loop, one call at a time.
+//! A synchronous connection to a bus or to systemd's private socket: no thread, one call at a time.
 
 use super::wire::{CALL, Call, ERROR, MESSAGE_BYTES, Message, PREFIX_BYTES, RETURN, SIGNAL};
 use crate::error::{Context, Error, Kind, Result};
@@ -9,11 +9,11 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// systemd replies in milliseconds, or in seconds while it loads a thousand units. runc waits as long.
+/// As runc. systemd needs seconds while it loads a thousand units.
 pub(super) const REPLY_WAIT: Duration = Duration::from_secs(30);
-/// The longest line of the handshake (the specification's limit).
+/// The specification's limit.
 const LINE_BYTES: usize = 16 * 1024;
-/// How many unread signals are kept; older ones belong to jobs of other programs.
+/// Older signals belong to jobs of other programs.
 const KEPT_SIGNALS: usize = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,19 +22,16 @@ pub(super) enum Address {
     Abstract(Vec<u8>),
 }
 
-/// Whether the peer is a bus daemon that routes messages, or systemd itself.
+/// A bus daemon that routes messages, or systemd itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
     Bus,
     Direct,
 }
 
-/// Why a call failed.
 #[derive(Debug)]
 pub(super) enum CallError {
-    /// The peer replied with an error: its name and its text.
     Refused { name: String, text: String },
-    /// The connection is broken.
     Broken(Error),
 }
 
@@ -47,7 +44,6 @@ pub(super) struct Bus {
 }
 
 impl Bus {
-    /// Connects and authenticates.
     pub(super) fn connect(address: &Address, peer: Peer) -> Result<Bus> {
         let step = || format!("connect to the bus `{}`", address.show());
         let stream = match address {
@@ -73,13 +69,13 @@ impl Bus {
     }
 
     /// SASL EXTERNAL without a user id: the peer takes the id from the kernel. In a user namespace the peer sees
-    /// another id than this process.
+    /// another id.
     ///
-    /// Sends the handshake in one write, as libsystemd does, and no call with it. On its private socket, systemd does
-    /// not read a call that arrives together with `BEGIN` until more bytes come.
+    /// The handshake is one write, as in libsystemd, without a call. On its private socket, systemd does not read a
+    /// call that arrives with `BEGIN` until more bytes come.
     fn authenticate(&mut self) -> Result<()> {
         self.send(b"\0AUTH EXTERNAL\r\nDATA\r\nBEGIN\r\n")?;
-        // The reply to the first line is `DATA`, from an older systemd `OK`; the reply to the second is `OK`.
+        // The first reply is `DATA`, from an older systemd `OK`; the second is `OK`.
         let first = self.line()?;
         let answer = if first.starts_with("DATA") || first.starts_with("OK ") { self.line()? } else { first };
         if !answer.starts_with("OK ") {
@@ -91,7 +87,7 @@ impl Bus {
         Ok(())
     }
 
-    /// Reads one line of the handshake, byte by byte: the bytes after it belong to a message.
+    /// Byte by byte: the bytes after the line belong to a message.
     fn line(&mut self) -> Result<String> {
         let end = Instant::now() + REPLY_WAIT;
         let mut line = Vec::new();
@@ -139,7 +135,7 @@ impl Bus {
         Message::parse(&bytes).ok_or_else(torn)
     }
 
-    /// Calls and waits for the reply. Keeps signals that arrive before it.
+    /// Keeps signals that arrive before the reply.
     pub(super) fn call(&mut self, call: &Call<'_>) -> Result<Message, CallError> {
         self.serial += 1;
         let serial = self.serial;
@@ -168,7 +164,7 @@ impl Bus {
         self.signals.push_back(signal);
     }
 
-    /// The next signal, kept or new; `None` at `end`.
+    /// Kept or new; `None` at `end`.
     pub(super) fn signal(&mut self, end: Instant) -> Result<Option<Message>> {
         if let Some(kept) = self.signals.pop_front() {
             return Ok(Some(kept));
@@ -190,8 +186,7 @@ impl Bus {
 }
 
 impl Address {
-    /// Parses a list such as `unix:path=/run/user/1000/bus,guid=…;unix:abstract=/tmp/x` (D-Bus specification, "Server
-    /// Addresses"). Keeps only sockets of this machine.
+    /// Parses a list (D-Bus specification, "Server Addresses"). Keeps only sockets of this machine.
     pub(super) fn parse(text: &str) -> Vec<Address> {
         let one = |text: &str| {
             let pairs = text.strip_prefix("unix:")?.split(',').filter_map(|pair| pair.split_once('='));

@@ -1,4 +1,4 @@
-//! Calls to systemd's manager: start, change, join and stop a unit.
+//! Calls to systemd's manager.
 
 use super::bus::{Address, Bus, CallError, Peer, REPLY_WAIT};
 use super::names::{Manager, Unit};
@@ -15,7 +15,6 @@ const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
-/// A connection to a manager.
 #[derive(Debug)]
 pub(crate) struct Systemd {
     bus: Bus,
@@ -23,7 +22,6 @@ pub(crate) struct Systemd {
 }
 
 impl Systemd {
-    /// Connects to the system's or the user's manager.
     pub(crate) fn connect(manager: Manager) -> Result<Systemd> {
         let step = || match manager {
             Manager::System => "connect to systemd",
@@ -62,20 +60,17 @@ impl Systemd {
         Ok(systemd)
     }
 
-    /// The version of systemd, such as 257; 0 if unknown.
     #[cfg(test)]
     pub(crate) fn version(&self) -> u32 {
         self.version
     }
 
-    /// The manager's own group, which contains its units: empty for the system's manager,
-    /// `user.slice/…/user@1000.service` for a user's.
+    /// It contains the manager's units: empty for the system's, `user.slice/…/user@1000.service` for a user's.
     pub(crate) fn group(&mut self) -> Result<String> {
         Ok(self.property("ControlGroup")?.trim_matches('/').to_owned())
     }
 
-    /// Starts the unit with `pid` in it and waits for the end of the job. Resets a failed unit of that name, which a dead
-    /// container left.
+    /// Waits for the job. Resets a failed unit of that name, which a dead container left.
     pub(crate) fn start(
         &mut self,
         unit: &Unit,
@@ -118,7 +113,6 @@ impl Systemd {
         self.call_for_job("StartTransientUnit", "ssa(sv)a(sa(sv))", body)
     }
 
-    /// Changes the limits of the unit.
     pub(crate) fn set(&mut self, unit: &Unit, limits: &Resources, is_v2: bool) -> Result<()> {
         let step = || format!("set the limits of the unit `{}`", unit.name);
         let devices = devices_of_host();
@@ -128,13 +122,13 @@ impl Systemd {
         }
         let mut body = Writer::default();
         body.text(&unit.name);
-        // runtime: only until the next boot.
+        // Runtime: until the next boot.
         body.u32(1);
         body.properties(&properties);
         self.call("SetUnitProperties", "sba(sv)", body).map(drop).map_err(Error::from).doing(step)
     }
 
-    /// Moves processes into the unit, or into the group `below` of it.
+    /// Or into the group `below` of it.
     #[cfg(test)] // brig's processes are born in the group
     pub(crate) fn attach(&mut self, unit: &Unit, below: &str, processes: &[u32]) -> Result<()> {
         let mut body = Writer::default();
@@ -145,7 +139,7 @@ impl Systemd {
         done.doing(|| format!("move processes into the unit `{}`", unit.name))
     }
 
-    /// Stops the unit, which kills its processes, and resets its failure. A unit that is gone is not an error.
+    /// Kills the unit's processes and resets its failure. A unit that is gone is not an error.
     pub(crate) fn stop(&mut self, unit: &Unit) -> Result<()> {
         let step = || format!("stop the unit `{}`", unit.name);
         let mut body = Writer::default();
@@ -216,7 +210,7 @@ impl Systemd {
     }
 }
 
-/// The addresses of a manager, best first: its private socket needs no bus daemon.
+/// Best first. The system's private socket needs no bus daemon.
 fn addresses(manager: Manager) -> Vec<(Address, Peer)> {
     let of_variable = |name: &str| std::env::var(name).map(|text| Address::parse(&text)).unwrap_or_default();
     let path = |path: PathBuf| Address::Path(path);
@@ -240,7 +234,7 @@ fn addresses(manager: Manager) -> Vec<(Address, Peer)> {
     }
 }
 
-/// Only rules for all minor numbers of a driver need it. If it cannot be read, brig's own filter enforces them.
+/// Only rules for all minor numbers of a driver need it; otherwise brig's own filter enforces them.
 fn devices_of_host() -> String {
     std::fs::read_to_string("/proc/devices").failing(Kind::Cgroup, || "read `/proc/devices`").unwrap_or_default()
 }

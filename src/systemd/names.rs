@@ -2,7 +2,6 @@
 
 use crate::error::{Error, Kind, Result};
 
-/// The unit of one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unit {
     /// `docker-0123.scope`, or a slice.
@@ -10,20 +9,17 @@ pub(crate) struct Unit {
     pub(super) slice: String,
 }
 
-/// The systemd that starts the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manager {
-    /// The host's.
     System,
-    /// The user's own.
     User,
 }
 
-/// The longest unit name (`UNIT_NAME_MAX`), without the NUL.
+/// `UNIT_NAME_MAX`, without the NUL.
 const NAME_BYTES: usize = 255;
 
 impl Unit {
-    /// Parses `slice:prefix:name`, as Docker, containerd and Podman pass it. Empty: a scope named after the container.
+    /// `slice:prefix:name`, as from Docker, containerd and Podman. Empty: a scope named after the container.
     pub(crate) fn parse(path: &str, id: &str, manager: Manager) -> Result<Unit> {
         let (slice, prefix, name) = match path.split(':').collect::<Vec<_>>()[..] {
             [""] => ("", "brig", id),
@@ -57,12 +53,12 @@ impl Unit {
         Ok(Unit { name, slice: slice.to_owned() })
     }
 
-    /// Whether it is a slice, which contains units and no process.
+    /// A slice contains units and no process.
     pub(crate) fn is_slice(&self) -> bool {
         self.name.ends_with(".slice")
     }
 
-    /// Its group below the manager's, without a leading slash.
+    /// Below the manager's group, without a leading slash.
     pub(crate) fn path(&self) -> Result<String> {
         if self.is_slice() {
             return slice_path(&self.name);
@@ -72,12 +68,12 @@ impl Unit {
     }
 }
 
-/// The letters of a unit name (systemd.unit(5)). A container id has no other letters.
+/// systemd.unit(5). A container id has no other letters.
 fn is_unit_letter(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || ":-_.\\@".contains(letter)
 }
 
-/// The path of a slice: each dash is a level, `a-b.slice` is `a.slice/a-b.slice` (systemd.slice(5)).
+/// Each dash is a level: `a-b.slice` is `a.slice/a-b.slice` (systemd.slice(5)).
 fn slice_path(slice: &str) -> Result<String> {
     let invalid = || Error::new(Kind::Spec, format!("invalid slice name: {}", slice.escape_default()));
     let name =

@@ -1,7 +1,7 @@
 //! Limits as properties of a unit (systemd.resource-control(5)). Pure.
 //!
-//! A reload of systemd writes its properties to the group's files again. So every limit that systemd can express is a
-//! property; `cgroup` writes the others to the files afterwards.
+//! A reload of systemd writes its properties to the group's files again: every limit that systemd can express is a
+//! property. `cgroup` writes the others afterwards.
 
 use super::names::Unit;
 use super::wire::{Property, Value};
@@ -15,23 +15,22 @@ const KNOWS_CPUSET: u32 = 244;
 const KNOWS_IDLE: u32 = 252;
 const KNOWS_OOM_POLICY_OF_SCOPES: u32 = 253;
 
-/// The kernel's default period in microseconds.
+/// The kernel's default.
 const PERIOD_US: u64 = 100_000;
 /// systemd rounds a quota to whole percents: 10 ms a second.
 const QUOTA_STEP_US: u64 = 10_000;
 /// More processors or memory nodes than any kernel has.
 const SET_SIZE: usize = 8192;
 
-/// The systemd and the host that the properties are for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Host<'a> {
     pub version: u32,
     pub is_v2: bool,
-    /// `/proc/devices`: systemd names the devices of a driver by the driver.
+    /// `/proc/devices`: systemd names devices by their driver.
     pub devices: &'a str,
 }
 
-/// The properties of a new unit, besides its limits.
+/// Without its limits.
 pub(super) fn of_unit(unit: &Unit, pid: Option<i32>, host: Host<'_>) -> Vec<Property> {
     let mut list = Vec::new();
     let mut add = |name: &str, value: Value| list.push((name.to_owned(), value));
@@ -40,7 +39,7 @@ pub(super) fn of_unit(unit: &Unit, pid: Option<i32>, host: Host<'_>) -> Vec<Prop
         add("Wants", Value::Texts(vec![unit.slice.clone()]));
     } else {
         add("Slice", Value::Text(unit.slice.clone()));
-        // systemd leaves the groups below the scope alone (systemd.resource-control(5), "Delegate=").
+        // systemd leaves the groups below alone (systemd.resource-control(5), "Delegate=").
         add("Delegate", Value::Bool(true));
         if let Some(pid) = pid.and_then(|pid| u32::try_from(pid).ok()) {
             add("PIDs", Value::Numbers(vec![pid]));
@@ -50,16 +49,16 @@ pub(super) fn of_unit(unit: &Unit, pid: Option<i32>, host: Host<'_>) -> Vec<Prop
     for name in ["MemoryAccounting", "CPUAccounting", io, "TasksAccounting"] {
         add(name, Value::Bool(true));
     }
-    // Default dependencies would start and stop the scope together with unrelated units.
+    // They would start and stop the scope together with unrelated units.
     add("DefaultDependencies", Value::Bool(false));
     if !unit.is_slice() && host.version >= KNOWS_OOM_POLICY_OF_SCOPES {
-        // systemd must not stop the scope when the kernel kills one process: brig decides.
+        // When the kernel kills one process, brig decides, not systemd.
         add("OOMPolicy", Value::Text("continue".to_owned()));
     }
     list
 }
 
-/// The properties of the limits that systemd can express.
+/// Only limits that systemd can express.
 pub(super) fn of_limits(limits: &Resources, host: Host<'_>) -> Result<Vec<Property>> {
     let mut list = devices(limits, host)?;
     let mut add = |name: &str, value: Value| list.push((name.to_owned(), value));
@@ -105,14 +104,13 @@ pub(super) fn of_limits(limits: &Resources, host: Host<'_>) -> Result<Vec<Proper
         add("BlockIOWeight", Value::U64(u64::from(weight)));
     }
     if let Some(limit) = limits.pids.limit {
-        // systemd refuses 0. The group's file gets the real value afterwards.
+        // systemd refuses 0. The group's file gets the real value.
         add("TasksMax", size(if limit == 0 { 1 } else { limit.max(-1) }));
     }
     Ok(list)
 }
 
-/// The quota in microseconds for each second, rounded up to a step of systemd. A smaller quota would limit a child group
-/// that has the requested quota.
+/// In microseconds, rounded up to systemd's step: a smaller quota would limit a child group that has the requested one.
 fn quota_per_second(quota: i64, period: u64) -> u64 {
     match u64::try_from(quota) {
         Ok(quota) if quota > 0 => {
@@ -123,7 +121,7 @@ fn quota_per_second(quota: i64, period: u64) -> u64 {
     }
 }
 
-/// Parses `0-3,7` to a bit mask; the first byte has bits 0 to 7.
+/// `0-3,7`; the first byte has bits 0 to 7.
 fn bit_mask(set: &str) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for part in set.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -146,8 +144,7 @@ fn bit_mask(set: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// systemd can allow a list of devices and deny the others. It cannot express rules that allow by default: then systemd
-/// denies nothing, and brig's own filter enforces the rules.
+/// systemd cannot express rules that allow by default: then brig's own filter enforces them.
 fn devices(limits: &Resources, host: Host<'_>) -> Result<Vec<Property>> {
     if limits.devices.is_empty() {
         return Ok(Vec::new());
@@ -165,7 +162,7 @@ fn devices(limits: &Resources, host: Host<'_>) -> Result<Vec<Property>> {
     Ok(vec![policy("strict"), clear, ("DeviceAllow".to_owned(), Value::Pairs(allowed))])
 }
 
-/// systemd's names of the devices of a rule. Empty if no driver has the major number: then the device does not exist.
+/// Without a driver of the major number, the device does not exist.
 fn device_names(rule: &Rule, drivers: &str) -> Vec<String> {
     let kind = if rule.kind == DeviceKind::Block { "block" } else { "char" };
     match (rule.major, rule.minor) {
@@ -177,7 +174,6 @@ fn device_names(rule: &Rule, drivers: &str) -> Vec<String> {
     }
 }
 
-/// The drivers of a major number in `/proc/devices`, which has a heading for each kind of device.
 fn drivers_of(text: &str, kind: &str, major: u32) -> Vec<String> {
     let heading = if kind == "block" { "Block devices:" } else { "Character devices:" };
     let of_kind = text.lines().skip_while(|line| *line != heading).skip(1).take_while(|line| !line.is_empty());

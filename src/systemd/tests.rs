@@ -1,4 +1,4 @@
-//! The driver against a real bus with a fake systemd on it. `container::group` tests it against the real systemd.
+//! The driver against a real bus with a fake systemd. `container::group` tests it against the real one.
 
 use super::bus::{Address, Bus, Peer};
 use super::*;
@@ -18,7 +18,7 @@ impl FakeBus {
     fn start() -> Option<FakeBus> {
         let directory = tempfile::tempdir().unwrap();
         let address = format!("unix:path={}", directory.path().join("bus").display());
-        // Debian's own interpreter: another one does not have the packages.
+        // Debian's own interpreter: others do not have the packages.
         let python = "/usr/bin/python3";
         let check = Command::new(python).args(["-c", "import dbus, gi"]).stderr(Stdio::null()).status();
         if !check.is_ok_and(|status| status.success()) {

@@ -1,8 +1,7 @@
 //! D-Bus messages as bytes (D-Bus specification 0.43, "Marshaling", "Message Format"). Pure.
 //!
-//! Writes little-endian and reads both byte orders. Only the types of systemd's manager: no descriptors, no dictionaries.
+//! Writes little-endian, reads both byte orders. Has only the types of systemd's manager.
 
-/// A value with its own signature.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Byte(u8),
@@ -18,7 +17,7 @@ pub(crate) enum Value {
     Bytes(Vec<u8>),
     Numbers(Vec<u32>),
     Texts(Vec<String>),
-    /// An array of pairs of strings, for `DeviceAllow`.
+    /// For `DeviceAllow`.
     Pairs(Vec<(String, String)>),
 }
 
@@ -43,10 +42,9 @@ impl Value {
     }
 }
 
-/// A named value, such as a unit's property.
 pub(crate) type Property = (String, Value);
 
-/// Writes values. Each is aligned to its size, counted from the start of the message.
+/// Aligns each value to its size, counted from the start of the message.
 #[derive(Default)]
 pub(super) struct Writer(Vec<u8>);
 
@@ -80,8 +78,7 @@ impl Writer {
         self.0.push(0);
     }
 
-    /// Writes an array: its length in bytes, padding, the elements. An empty array has the padding too; the length never
-    /// includes it.
+    /// An empty array has the padding too; the length never includes it.
     pub(super) fn array<T>(&mut self, alignment: usize, list: &[T], mut each: impl FnMut(&mut Writer, &T)) {
         self.u32(0);
         let length_at = self.0.len() - 4;
@@ -122,7 +119,7 @@ impl Writer {
         self.value(value);
     }
 
-    /// Writes properties as `a(sv)`.
+    /// As `a(sv)`.
     pub(super) fn properties(&mut self, list: &[Property]) {
         self.array(8, list, |out, (name, value)| {
             out.text(name);
@@ -144,12 +141,11 @@ const REPLY_SERIAL: u8 = 5;
 const DESTINATION: u8 = 6;
 const SIGNATURE: u8 = 8;
 
-/// The longest message that is read. systemd's replies are far below 1 MiB; the specification allows 128 MiB.
+/// systemd's replies are far below 1 MiB; the specification allows 128 MiB.
 pub(super) const MESSAGE_BYTES: usize = 1 << 20;
-/// How many bytes give the length of a message.
+/// Enough for the length of a message.
 pub(super) const PREFIX_BYTES: usize = 16;
 
-/// A method call.
 pub(super) struct Call<'a> {
     pub destination: Option<&'a str>,
     pub path: &'a str,
@@ -183,7 +179,6 @@ impl Call<'_> {
     }
 }
 
-/// A message from the peer.
 #[derive(Debug, Default)]
 pub(super) struct Message {
     pub kind: u8,
@@ -197,7 +192,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// The length of the whole message, from its first [`PREFIX_BYTES`]; `None` if they are invalid.
+    /// Of the whole message; `None` if the prefix is invalid.
     pub(super) fn length(prefix: &[u8]) -> Option<usize> {
         let is_big = is_big(*prefix.first()?)?;
         let body = read_u32(prefix, 4, is_big)? as usize;
@@ -206,7 +201,6 @@ impl Message {
         (length <= MESSAGE_BYTES).then_some(length)
     }
 
-    /// Parses a whole message; `None` if it is torn or invalid.
     pub(super) fn parse(bytes: &[u8]) -> Option<Message> {
         let is_big = is_big(*bytes.first()?)?;
         let mut message = Message { kind: *bytes.get(1)?, is_big, ..Message::default() };
@@ -264,7 +258,7 @@ fn read_u32(bytes: &[u8], at: usize, is_big: bool) -> Option<u32> {
     Some(if is_big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
 }
 
-/// Reads values in order. Checks every length against the available bytes.
+/// Checks every length against the available bytes.
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -289,7 +283,7 @@ impl Reader<'_> {
         Some(value)
     }
 
-    /// Reads a string or an object path.
+    /// A string or an object path.
     pub(super) fn text(&mut self) -> Option<String> {
         let length = self.u32()? as usize;
         self.characters(length)
@@ -307,7 +301,6 @@ impl Reader<'_> {
         (self.byte()? == 0).then_some(text)
     }
 
-    /// Reads a variant that contains a string.
     pub(super) fn text_variant(&mut self) -> Option<String> {
         if self.signature()? == "s" { self.text() } else { None }
     }
