@@ -1,6 +1,6 @@
 //! Moves network devices of the host into a container (runtime-spec, `linux.netDevices`).
 //!
-//! A moved device loses its addresses, so its permanent global ones are read before and added again.
+//! A moved device loses its addresses, so its permanent global ones are added again.
 
 use super::netlink::{
     ADDRESS, ADDRESS_BYTES, LINK, LINK_BYTES, LINK_NAME, LINK_NAMESPACE, Request, Route, UP, attributes,
@@ -12,13 +12,12 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 const ADDRESS_FLAGS: u16 = 8;
 const PERMANENT: u32 = 0x80;
-/// `IFA_LOCAL`, `IFA_ADDRESS`, `IFA_BROADCAST`: the attributes to restore an address.
+/// `IFA_LOCAL`, `IFA_ADDRESS`, `IFA_BROADCAST`.
 const KEPT: [u16; 3] = [1, 2, 4];
 /// `IFNAMSIZ`, with the NUL.
 const NAME_BYTES: usize = 16;
 
-/// Moves each device of `wish` into the namespace of `target`. `host` and `inside` are netlink connections in each
-/// namespace.
+/// `host` and `inside` are netlink connections in each namespace.
 pub(crate) fn move_devices(
     wish: &BTreeMap<String, NetDevice>,
     host: &Route,
@@ -65,7 +64,7 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// `struct ifinfomsg` for a device, with flags to set.
+/// `struct ifinfomsg`.
 pub(super) fn link(index: i32, flags: u32) -> [u8; LINK_BYTES] {
     let mut bytes = [0; LINK_BYTES];
     bytes[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -74,7 +73,6 @@ pub(super) fn link(index: i32, flags: u32) -> [u8; LINK_BYTES] {
     bytes
 }
 
-/// Number and name of every device.
 pub(super) fn links(route: &Route) -> Result<Vec<(i32, String)>> {
     let told = route.dump(LINK, Request::new(&link(0, 0))).failing(Kind::Network, || "list the network devices")?;
     let named = |body: &Vec<u8>| {
@@ -84,14 +82,13 @@ pub(super) fn links(route: &Route) -> Result<Vec<(i32, String)>> {
     Ok(told.iter().filter_map(named).collect())
 }
 
-/// The number of the device in a message.
 pub(super) fn index(body: &[u8]) -> Option<i32> {
     Some(i32::from_ne_bytes(*body.get(4..)?.first_chunk()?))
 }
 
 type Address = ([u8; ADDRESS_BYTES], Vec<(u16, Vec<u8>)>);
 
-/// The permanent addresses of a device with global scope.
+/// Permanent, with global scope.
 fn addresses(route: &Route, index: i32) -> Result<Vec<Address>> {
     let told = route
         .dump(ADDRESS, Request::new(&[0; ADDRESS_BYTES]))
@@ -99,7 +96,7 @@ fn addresses(route: &Route, index: i32) -> Result<Vec<Address>> {
     Ok(told.iter().filter_map(|body| kept(body, index)).collect())
 }
 
-/// A dumped address: family, prefix, flags, scope, device.
+/// `body`: family, prefix, flags, scope, device.
 fn kept(body: &[u8], index: i32) -> Option<Address> {
     let fixed: [u8; ADDRESS_BYTES] = *body.first_chunk()?;
     let wide = attributes(body, ADDRESS_BYTES).find(|(kind, _)| *kind == ADDRESS_FLAGS);

@@ -1,9 +1,8 @@
-//! The fence of a network that an engine made. No packet leaves that network, except in answer to a connection that came
-//! in.
+//! The fence of a network that an engine made. No packet leaves it, except in answer to a connection that came in.
 //!
-//! Init opens the connections inside the namespace. The parent uses them after the hooks, when the devices are there. So
-//! no process must enter the namespace. The table ends with the namespace. A process needs CAP_NET_ADMIN to change it, and
-//! CAP_NET_RAW to pass it: packets of AF_PACKET sockets meet no hook of netfilter.
+//! Init opens the connections, and the parent uses them after the hooks, when the devices are there: no process must
+//! enter the namespace. The table ends with the namespace. Changing it needs CAP_NET_ADMIN, and passing it CAP_NET_RAW:
+//! packets of AF_PACKET sockets meet no hook of netfilter.
 
 use super::device::{index, links};
 use super::fence::neighbours;
@@ -15,47 +14,44 @@ use crate::sys::weaken;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The name server that Docker puts into the namespace of a user-defined network. It asks every server of the host.
+/// Docker's name server in a user-defined network. It asks every server of the host.
 const DOCKERS_RESOLVER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 11);
-/// Devices that the kernel makes in each new network namespace. None of them connects to the outside.
+/// The kernel makes them in each new namespace. None connects to the outside.
 const DEVICES_OF_THE_KERNEL: [&str; 10] =
     ["lo", "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0"];
 
-/// Connections to the routing tables and to nf_tables of a container's network namespace.
 #[derive(Debug)]
 pub(crate) struct EngineNetwork {
     routes: Route,
     tables: OwnedFd,
 }
 
-/// One device and the ranges that it connects to.
 #[derive(Debug, PartialEq, Eq)]
 struct Device {
     number: u32,
-    /// Its addresses, each with the range of the network behind it.
+    /// Each address with the range of the network behind it.
     networks: Vec<(IpAddr, Prefix)>,
 }
 
 impl EngineNetwork {
-    /// Opens the connections in the current namespace.
     pub(crate) fn open() -> Result<EngineNetwork> {
         let step = || "open connections to the container's network";
         let tables = tables::connect().failing(Kind::Network, step)?;
         Ok(EngineNetwork { routes: Route::open().failing(Kind::Network, step)?, tables })
     }
 
-    /// The connections that [`EngineNetwork::open`] made in another process: routes, then tables.
+    /// From [`EngineNetwork::open`] in another process.
     pub(crate) fn received(routes: OwnedFd, tables: OwnedFd) -> EngineNetwork {
         EngineNetwork { routes: routes.into(), tables }
     }
 
-    /// Both connections, in the order of [`EngineNetwork::received`].
+    /// In the order of [`EngineNetwork::received`].
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.routes.as_fd(), self.tables.as_fd()]
     }
 
-    /// Closes the network to all devices that it has and to all that come later. `served` are the ranges whose addresses
-    /// the gateway has inside. With `peers`, containers of the same network and this one reach each other.
+    /// Closes the network to all devices, including later ones. `served` are the ranges whose addresses the gateway has
+    /// inside. With `peers`, containers of the same network and this one reach each other.
     ///
     /// # Errors
     /// A range of `served` has an address of the container, or the kernel lacks a part of nf_tables.
@@ -75,7 +71,7 @@ impl EngineNetwork {
             .hint(|| "load the modules nf_tables, nft_ct and nft_reject_inet")
     }
 
-    /// The devices that the kernel did not make by itself.
+    /// Without those that the kernel made.
     fn devices(&self) -> Result<Vec<Device>> {
         let addresses = self.routes.dump(ADDRESS, Request::new(&[0; ADDRESS_BYTES]));
         let addresses = addresses.failing(Kind::Network, || "list the container's addresses")?;
@@ -105,7 +101,6 @@ impl EngineNetwork {
     }
 }
 
-/// The address and the network of a `struct ifaddrmsg` with its attributes.
 fn network(body: &[u8]) -> Option<(IpAddr, Prefix)> {
     const IFA_ADDRESS: u16 = 1;
     const IFA_LOCAL: u16 = 2;
@@ -122,8 +117,8 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The chains of a network without devices, for the case that one is attached later. They need no tracked connections,
-/// which would cost every connection to the gateway.
+/// For a network without devices, if one is attached later. Tracked connections would cost every connection to the
+/// gateway.
 fn closed() -> Vec<Chain> {
     vec![
         ("in", Hook::Input, vec![(vec![Condition::From(LOOPBACK)], Action::Accept), (Vec::new(), Action::Drop)]),

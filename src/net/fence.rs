@@ -1,7 +1,7 @@
-//! The rules of a fence: the destinations that an open network excludes. Pure, except for their installation.
+//! The rules of a fence: the destinations that an open network excludes.
 //!
-//! At the host's end of a veth pair they hold whatever the sandbox does in its namespace. Without such an end they
-//! are installed inside, in a namespace over which the sandbox has no right.
+//! At the host's end of a veth pair they hold whatever the sandbox does in its namespace. Otherwise they are inside, in
+//! a namespace over which the sandbox has no right.
 
 use super::netlink::LOOPBACK;
 use super::tables::{self, Action, Chain, Condition, Hook, Table};
@@ -12,31 +12,29 @@ use std::net::Ipv4Addr;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
-/// ICMPv6 neighbour and router discovery (RFC 4861). It uses link-local and multicast addresses, and IPv6 needs it.
-/// Only the kernel sends it; no process inside can.
+/// Neighbour and router discovery (RFC 4861), which IPv6 needs. It uses link-local and multicast addresses, and only
+/// the kernel sends it.
 const NEIGHBOURS: (u8, u8) = (133, 136);
 
-/// The most tracked connections of a sandbox, including those that ended some minutes ago. All sandboxes share the
-/// host's table (`net.netfilter.nf_conntrack_max`, 65,536 and more). Condition it is full, the host opens no connections
-/// either.
+/// Of a sandbox, including connections that ended some minutes ago. All sandboxes share the host's table
+/// (`net.netfilter.nf_conntrack_max`, 65,536 and more). When it is full, the host opens no connections either.
 const MOST_CONNECTIONS: u32 = 4096;
 
 type Rules = Vec<(Vec<Condition>, Action)>;
 
-/// Installs the fence in the current namespace, for the life of the namespace.
+/// For the life of the current namespace.
 pub(crate) fn fence_inside(fence: &Fence) -> Result<()> {
     let table = tables::make("brig", false, &inside(fence));
     table.failing(Kind::Network, || "make the fence of the sandbox's network (nf_tables)").map(drop)
 }
 
-/// Installs the fence of a device in the host's namespace, and the translation of the sandbox's address.
+/// With the translation of the sandbox's address.
 pub(super) fn fence_outside(name: &str, device: u32, address: Ipv4Addr, fence: &Fence) -> Result<Table> {
     tables::make(name, true, &outside(device, address, fence))
         .failing(Kind::Network, || format!("make the table `{name}` of nf_tables"))
         .hint(|| "load the modules nf_tables, nft_masq, nft_ct, nft_connlimit and nft_reject_inet, or use --network egress")
 }
 
-/// The packets of neighbour discovery.
 pub(super) fn neighbours() -> Vec<Condition> {
     vec![Condition::Six, Condition::Protocol(ICMPV6), Condition::Types(NEIGHBOURS.0, NEIGHBOURS.1)]
 }
@@ -62,7 +60,7 @@ fn outside(device: u32, address: Ipv4Addr, fence: &Fence) -> Vec<Chain> {
             (vec![Condition::From(device), Condition::Known], Action::Accept),
         ]
     };
-    // Only answers of the host and its neighbours may enter: new connections come through published ports.
+    // Only answers may enter: new connections come through published ports.
     let back = || -> Rules {
         vec![
             (vec![Condition::To(device), Condition::Known], Action::Accept),
@@ -88,7 +86,7 @@ fn outside(device: u32, address: Ipv4Addr, fence: &Fence) -> Vec<Chain> {
     ]
 }
 
-/// Refuses new connections above the limit. Packets of tracked connections never reach this rule.
+/// Packets of tracked connections never reach this rule.
 fn bounded(first: &[Condition]) -> Rules {
     if crate::sys::weaken::is_off("network-connections") {
         return Vec::new();
@@ -96,7 +94,6 @@ fn bounded(first: &[Condition]) -> Rules {
     vec![([first, &[Condition::Over(MOST_CONNECTIONS)]].concat(), Action::Reject)]
 }
 
-/// The verdicts of denying and allowing rules.
 fn decided(first: &[Condition], fence: &Fence) -> Rules {
     let denied = fence.denied.iter().flat_map(|reach| reached(first, reach, Action::Reject));
     denied.chain(fence.allowed.iter().flat_map(|reach| reached(first, reach, Action::Accept))).collect()

@@ -1,9 +1,7 @@
-//! Networks of containers: devices that move into one or are made for one, and sockets inside that a process outside
-//! serves.
+//! Networks of containers: devices, and sockets inside that a process outside serves.
 //!
-//! In: [`spec::network`](crate::spec::network), and a channel to the gateway. Out: routes and sockets that exist
-//! before the sandbox runs, and fences that hold before its first packet.
-//! Not here: the network namespaces (`ns`), the egress policy (`egress`).
+//! Out: routes and sockets that exist before the sandbox runs, and fences that hold before its first packet. Not here:
+//! the network namespaces (`ns`), the egress policy (`egress`).
 
 mod device;
 mod engine;

@@ -1,5 +1,4 @@
-//! A small rtnetlink(7) client: messages, attributes, replies. Numbers are from linux/netlink.h and
-//! linux/rtnetlink.h.
+//! A small rtnetlink(7) client. Numbers are from linux/netlink.h and linux/rtnetlink.h.
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
@@ -13,58 +12,53 @@ const REPLACE: u16 = 0x100;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const HEADER: usize = 16;
-/// The distance from the type of a NEW message to that of its GET message.
+/// From the type of a NEW message to that of its GET message.
 const ASK: u16 = 2;
 
-/// Types of NEW messages. The DEL message has the next number.
+/// NEW messages. The DEL message has the next number.
 pub(super) const LINK: u16 = 16;
 pub(super) const ADDRESS: u16 = 20;
 pub(super) const ROUTE: u16 = 24;
-/// Bytes of their fixed parts: `struct ifinfomsg`, `struct ifaddrmsg`, `struct rtmsg`.
+/// `struct ifinfomsg`, `struct ifaddrmsg`, `struct rtmsg`.
 pub(super) const LINK_BYTES: usize = 16;
 pub(super) const ADDRESS_BYTES: usize = 8;
 pub(super) const ROUTE_BYTES: usize = 12;
-/// Attributes of a device: its name, and the namespace that it is in or goes to.
 pub(super) const LINK_NAME: u16 = 3;
 pub(super) const LINK_NAMESPACE: u16 = 28;
-/// The loopback interface has this number in every network namespace.
+/// The same in every network namespace.
 pub(super) const LOOPBACK: u32 = 1;
 /// `IFF_UP`.
 pub(super) const UP: u32 = 1;
 /// The kernel's answers are at most a page or this; a smaller buffer would cut them.
 const BUFFER: usize = 32 << 10;
 
-/// A netlink connection in the network namespace that opened it.
+/// In the network namespace that opened it.
 #[derive(Debug)]
 pub(crate) struct Route(OwnedFd);
 
-/// A request: the fixed part, then attributes.
 #[derive(Default)]
 pub(super) struct Request(Vec<u8>);
 
 impl Request {
-    /// Begins with the fixed part.
     pub(super) fn new(fixed: &[u8]) -> Request {
         Request(fixed.to_vec())
     }
 
-    /// Adds a nested attribute.
     pub(super) fn nest(self, kind: u16, Request(inner): Request) -> Request {
         const NESTED: u16 = 0x8000;
         self.attribute(kind | NESTED, &inner)
     }
 
-    /// Adds a text attribute with its NUL.
+    /// Adds the NUL.
     pub(super) fn text(self, kind: u16, words: &str) -> Request {
         self.attribute(kind, &[words.as_bytes(), b"\0"].concat())
     }
 
-    /// The encoded request.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
-    /// Adds an attribute, aligned to four bytes.
+    /// Aligned to four bytes.
     pub(super) fn attribute(mut self, kind: u16, value: &[u8]) -> Request {
         let length = (value.len() + 4) as u16;
         self.0.extend(length.to_ne_bytes());
@@ -76,7 +70,6 @@ impl Request {
 }
 
 impl From<OwnedFd> for Route {
-    /// Wraps a socket that was opened elsewhere.
     fn from(socket: OwnedFd) -> Route {
         Route(socket)
     }
@@ -89,38 +82,34 @@ impl AsFd for Route {
 }
 
 impl Route {
-    /// Opens a connection.
     pub(crate) fn open() -> Result<Route, Errno> {
         socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None).map(Route)
     }
 
-    /// Changes something and waits for the result.
     pub(super) fn change(&self, kind: u16, request: Request) -> Result<(), Errno> {
         self.exchange(kind, ACKNOWLEDGE, request).map(drop)
     }
 
-    /// Creates something that must not exist.
+    /// The object must not exist.
     pub(super) fn make(&self, kind: u16, request: Request) -> Result<(), Errno> {
         const EXCLUSIVE: u16 = 0x200;
         self.exchange(kind, ACKNOWLEDGE | CREATE | EXCLUSIVE, request).map(drop)
     }
 
-    /// Removes something that `make` or `add` created.
     pub(super) fn remove(&self, kind: u16, request: Request) -> Result<(), Errno> {
         self.exchange(kind + 1, ACKNOWLEDGE, request).map(drop)
     }
 
-    /// Reads one object: the message after its header.
+    /// The message after its header.
     pub(super) fn get(&self, kind: u16, request: Request) -> Result<Option<Vec<u8>>, Errno> {
         self.ask(kind, ACKNOWLEDGE, request).map(|told| told.into_iter().next())
     }
 
-    /// Creates or replaces something.
+    /// Creates or replaces.
     pub(super) fn add(&self, kind: u16, request: Request) -> Result<(), Errno> {
         self.exchange(kind, ACKNOWLEDGE | CREATE | REPLACE, request).map(drop)
     }
 
-    /// Reads all objects of a kind.
     pub(super) fn dump(&self, kind: u16, request: Request) -> Result<Vec<Vec<u8>>, Errno> {
         self.ask(kind, DUMP, request)
     }
@@ -130,7 +119,7 @@ impl Route {
         Ok(answers.into_iter().filter(|(each, _)| *each == kind).map(|(_, body)| body).collect())
     }
 
-    /// Sends a message and reads all replies: the type of each, and the bytes after its header.
+    /// The type of each reply, and the bytes after its header.
     fn exchange(&self, kind: u16, flags: u16, Request(body): Request) -> Result<Vec<(u16, Vec<u8>)>, Errno> {
         let mut message = Vec::with_capacity(HEADER + body.len());
         message.extend(((HEADER + body.len()) as u32).to_ne_bytes());
@@ -156,7 +145,7 @@ impl Route {
     }
 }
 
-/// The result in an error message; 0 is success. A message without a number is EIO.
+/// 0 is success. A message without a number is EIO.
 pub(super) fn outcome(body: &[u8]) -> Result<(), Errno> {
     match body.first_chunk().map_or(-Errno::IO.raw_os_error(), |bytes| i32::from_ne_bytes(*bytes)) {
         0 => Ok(()),
@@ -164,7 +153,6 @@ pub(super) fn outcome(body: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// The first message, and the rest.
 pub(super) fn split(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
@@ -172,7 +160,6 @@ pub(super) fn split(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((kind, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// The attributes after a fixed part.
 pub(super) fn attributes(body: &[u8], fixed: usize) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = body.get(fixed..).unwrap_or_default();
     std::iter::from_fn(move || {

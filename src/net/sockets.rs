@@ -1,5 +1,4 @@
-//! Sockets of a sandbox's network namespace that a process outside serves: a socket stays in the namespace that made
-//! it.
+//! Sockets inside a sandbox that a process outside serves: a socket stays in the namespace that made it.
 
 use super::device::link;
 use super::netlink::{LINK, LOOPBACK, ROUTE, Request, Route};
@@ -14,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// The kernel takes the minimum of this and net.core.somaxconn.
 const BACKLOG: i32 = 4096;
 
-/// Makes the routes and the sockets, and sends the sockets. The loopback interface is up already.
+/// The loopback interface is up already.
 pub(crate) fn serve(wish: &Served, gateway: &Channel) -> Result<()> {
     if wish.names {
         let has_v6 = add_routes(&wish.routes)?;
@@ -54,8 +53,8 @@ fn add_routes(further: &[Prefix]) -> Result<bool> {
     Ok(has_v6)
 }
 
-/// Quadruples the largest packet of the loopback interface (IFLA_GSO_MAX_SIZE and related attributes of rtnetlink(7),
-/// Linux 6.3): fewer packets for the same bytes. An older kernel refuses, and nothing changes.
+/// Quadruples the largest packet of the loopback interface (IFLA_GSO_MAX_SIZE and others, Linux 6.3): fewer packets for
+/// the same bytes. An older kernel refuses, and nothing changes.
 fn widen_packets(routes: &Route) {
     /// Segmentation and reassembly; then both for IPv4.
     const SIZES: [u16; 4] = [41, 58, 63, 64];
@@ -65,7 +64,7 @@ fn widen_packets(routes: &Route) {
     let _ = routes.change(LINK, request);
 }
 
-/// Makes every address of a range local: `ip route add local ADDRESS/LENGTH dev lo` (rtnetlink(7)).
+/// `ip route add local ADDRESS/LENGTH dev lo` (rtnetlink(7)).
 fn add_local_route(routes: &Route, prefix: &Prefix) -> Result<(), Errno> {
     const RTA_DST: u16 = 1;
     const RTA_OIF: u16 = 4;
@@ -97,7 +96,7 @@ fn datagram() -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// A listener on every address of both families, if the kernel has both.
+/// On every address of both families, if the kernel has both.
 fn listener(port: u16, has_v6: bool) -> Result<OwnedFd, Errno> {
     let socket = if has_v6 {
         let socket = stream(AddressFamily::INET6)?;

@@ -1,7 +1,7 @@
-//! A small nf_tables client for fences: one table with its chains and rules, in one atomic batch. Numbers are from
-//! linux/netfilter/nf_tables.h and nfnetlink.h.
+//! A small nf_tables client: one table in one atomic batch. Numbers are from linux/netfilter/nf_tables.h and
+//! nfnetlink.h.
 //!
-//! A table with an owner (Linux 5.12) ends with the socket that made it: not even SIGKILL leaves a rule behind.
+//! A table with an owner (Linux 5.12) ends with its socket: not even SIGKILL leaves a rule behind.
 
 use super::netlink::{ACKNOWLEDGE, CREATE, REQUEST, Request, outcome, split};
 use crate::spec::network::Prefix;
@@ -23,7 +23,6 @@ const BOTH: u8 = 1;
 const REGISTER: u32 = 1;
 const VERDICT: u32 = 0;
 
-/// The hook of a chain (netfilter's hooks of both families).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hook {
     Input = 1,
@@ -32,12 +31,12 @@ pub(super) enum Hook {
     PostRouting = 4,
 }
 
-/// A condition of a rule.
+/// On a packet. Devices are numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
-    /// The packet enters by the device of this number.
+    /// It enters by this device.
     From(u32),
-    /// It leaves by the device of this number.
+    /// It leaves by this device.
     To(u32),
     /// It leaves by any other device.
     NotTo(u32),
@@ -45,23 +44,18 @@ pub(super) enum Condition {
     Known,
     /// More than this number of tracked connections began at this rule.
     Over(u32),
-    /// It is IPv6.
+    /// IPv6.
     Six,
-    /// Its source is in this range.
     Source(Prefix),
-    /// Its source is outside this range.
     NotSource(Prefix),
-    /// Its destination is in this range.
     Destination(Prefix),
-    /// Its IP protocol.
     Protocol(u8),
-    /// Its destination port is in this range.
+    /// Destination ports.
     Ports(u16, u16),
-    /// Its ICMP type is in this range.
+    /// ICMP types.
     Types(u8, u8),
 }
 
-/// The verdict of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Accept,
@@ -72,25 +66,23 @@ pub(super) enum Action {
     Masquerade,
 }
 
-/// A chain: its name, its hook, and its rules in order. An undecided packet passes.
+/// Name, hook, and rules in order. An undecided packet passes.
 pub(super) type Chain = (&'static str, Hook, Vec<(Vec<Condition>, Action)>);
 
-/// A table. Dropping it removes an owned table.
+/// Drop removes an owned table.
 #[derive(Debug)]
 pub(super) struct Table(#[expect(dead_code, reason = "it is held, not used")] OwnedFd);
 
-/// Makes a table in the current network namespace. An owned one ends with the socket, any other with its namespace.
+/// An owned table ends with its socket, any other with the namespace.
 pub(super) fn make(name: &str, owned: bool, chains: &[Chain]) -> Result<Table, Errno> {
     let socket = connect()?;
     make_with(&socket, name, owned, chains).map(|()| Table(socket))
 }
 
-/// Opens a connection to nf_tables of the current network namespace.
 pub(super) fn connect() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))
 }
 
-/// Makes a table in the network namespace of a connection.
 pub(super) fn make_with(socket: &OwnedFd, name: &str, owned: bool, chains: &[Chain]) -> Result<(), Errno> {
     let (batch, last) = batch(name, owned, chains);
     send(socket, &batch, SendFlags::empty())?;
@@ -109,7 +101,7 @@ pub(super) fn make_with(socket: &OwnedFd, name: &str, owned: bool, chains: &[Cha
     }
 }
 
-/// The batch, and the number of the message whose acknowledgement confirms the whole batch.
+/// Also returns the number of the message whose acknowledgement confirms the batch.
 fn batch(name: &str, owned: bool, chains: &[Chain]) -> (Vec<u8>, u32) {
     let mut bytes = message(BEGIN, 0, 0, 0, &[]);
     let mut number = 0;
@@ -165,13 +157,13 @@ fn meta(key: u32) -> Request {
     expression("meta", Request::default().attribute(1, &number(REGISTER)).attribute(2, &number(key)))
 }
 
-/// Compares the register: 0 means equal, 1 unequal, 3 at most, 5 at least.
+/// 0 means equal, 1 unequal, 3 at most, 5 at least.
 fn compare(how: u32, value: &[u8]) -> Request {
     let data = Request::default().attribute(1, value);
     expression("cmp", Request::default().attribute(1, &number(REGISTER)).attribute(2, &number(how)).nest(3, data))
 }
 
-/// Loads bytes of the packet: base 1 is the IP header, 2 the transport header.
+/// Base 1 is the IP header, 2 the transport header.
 fn load(base: u32, offset: u32, length: usize) -> Request {
     let data = [(1, REGISTER), (2, base), (3, offset), (4, length as u32)];
     expression(
@@ -219,7 +211,7 @@ fn condition(when: &Condition) -> Vec<Request> {
     }
 }
 
-/// Compares an address of the header: its offsets in IPv4 and IPv6, and the comparison.
+/// `offsets` in IPv4 and IPv6.
 fn address(prefix: &Prefix, offsets: (u32, u32), how: u32) -> Vec<Request> {
     const FAMILY: u32 = 15;
     let (family, offset, bytes) = match prefix.address {

@@ -1,8 +1,7 @@
 //! A veth pair between the host and a root sandbox: `brigN` on the host, `eth0` inside, two addresses of a pool.
 //!
-//! Everything ends with its holders: the number is a lock, the table has an owner, and the devices end with the
-//! sandbox's namespace. The next sandbox with the same number, or the next command, removes what the kernel has not
-//! removed yet.
+//! All ends with its holders: the number is a lock, the table has an owner, the devices end with the namespace. The
+//! next sandbox with the number, or the next command, removes leftovers.
 
 use super::device::{index, link, links};
 use super::fence::fence_outside;
@@ -24,17 +23,15 @@ const POOL: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 0);
 const POOL_LENGTH: u8 = 16;
 const SLOTS: u32 = 1 << 15;
 const PAIR_LENGTH: u8 = 31;
-/// The file with a lock for each number.
 const LOCKS: &str = "network-slots";
 const PREFIX: &str = "brig";
-/// The name of the inside device.
 const INSIDE: &str = "eth0";
 
 const LINK_INFO: u16 = 18;
 const LINK_STATISTICS: u16 = 23;
 const IPV4: u8 = 2;
 
-/// The pair of one sandbox. Drop removes it; [`Veth::remove`] also returns errors.
+/// Drop removes the pair; [`Veth::remove`] also returns errors.
 #[derive(Debug)]
 pub(crate) struct Veth {
     name: String,
@@ -46,7 +43,6 @@ pub(crate) struct Veth {
     _slot: Slot,
 }
 
-/// The settings of the inside end, for init.
 #[derive(Clone, Debug)]
 pub(crate) struct Inside {
     host: Ipv4Addr,
@@ -54,7 +50,7 @@ pub(crate) struct Inside {
 }
 
 impl Veth {
-    /// Makes the pair with one end in `namespace`, behind its fence. `directory` is the same for the whole machine.
+    /// `directory` is the same for the whole machine.
     pub(crate) fn make(directory: &Path, namespace: BorrowedFd<'_>, fence: &Fence) -> Result<(Veth, Inside)> {
         forwarding()?;
         let step = || "make the sandbox's network device";
@@ -87,18 +83,17 @@ impl Veth {
         Ok((veth, Inside { host: outside, own }))
     }
 
-    /// Bytes that the sandbox sent and received.
+    /// Sent and received by the sandbox.
     pub(crate) fn bytes(&self) -> Option<(u64, u64)> {
         counted(&self.host, &self.name)
     }
 
-    /// Whether another process removed it, and with it the inside end.
+    /// Whether another process removed it.
     pub(crate) fn is_gone(&self) -> bool {
         let found = self.host.get(LINK, Request::new(&link(self.index, 0)));
         matches!(found, Ok(None) | Err(Errno::NODEV))
     }
 
-    /// Removes the pair, its table and its number.
     pub(crate) fn remove(mut self) -> Result<()> {
         self.undo().failing(Kind::Network, || format!("remove the device `{}`", self.name))
     }
@@ -126,14 +121,14 @@ impl Drop for Veth {
     }
 }
 
-/// The namespace settings for it: paths below /proc/sys, and values.
+/// Paths below /proc/sys.
 pub(crate) fn settings() -> Vec<(String, String)> {
     let has_v6 = Path::new("/proc/sys/net/ipv6").exists();
     // Without a route, IPv6 addresses would only delay programs.
     if has_v6 { vec![(format!("net/ipv6/conf/{INSIDE}/disable_ipv6"), "1".into())] } else { Vec::new() }
 }
 
-/// Sets address and route of the inside end. The first process runs it in the sandbox's namespace.
+/// The first process runs it in the sandbox's namespace.
 pub(crate) fn bring_up(inside: &Inside) -> Result<()> {
     let step = || "bring the sandbox's network device up";
     let routes = Route::open().failing(Kind::Network, step)?;
@@ -156,7 +151,7 @@ pub(crate) fn leaks(directory: &Path) -> Vec<String> {
     names.filter(|name| slot_of(name).is_some_and(|slot| Slot::is_free(directory, LOCKS, slot))).collect()
 }
 
-/// Removes leaked devices. Returns their names.
+/// `false`: the device was gone.
 pub(crate) fn reap(directory: &Path) -> Vec<(String, Result<bool>)> {
     let remove = |name: String| {
         let done = Route::open().and_then(|host| match delete(&host, &name) {
@@ -170,7 +165,6 @@ pub(crate) fn reap(directory: &Path) -> Vec<(String, Result<bool>)> {
     leaks(directory).into_iter().map(remove).collect()
 }
 
-/// The number in the name of a device.
 fn slot_of(name: &str) -> Option<u32> {
     let digits = name.strip_prefix(PREFIX)?;
     let slot: u32 = digits.parse().ok().filter(|slot| *slot < SLOTS)?;
@@ -194,7 +188,7 @@ impl Within for Ipv4Addr {
     }
 }
 
-/// Without it, replies stop at the host. It is a setting of the whole machine, so the operator must set it.
+/// Without it, replies stop at the host. The operator must set it for the whole machine.
 fn forwarding() -> Result<()> {
     const PATH: &str = "/proc/sys/net/ipv4/ip_forward";
     let set = std::fs::read_to_string(PATH).failing(Kind::Network, || format!("read `{PATH}`"))?;
@@ -205,7 +199,7 @@ fn forwarding() -> Result<()> {
         .hint("sysctl -w net.ipv4.ip_forward=1, or use --network egress or pasta"))
 }
 
-/// The ranges that the host routes, without the default route and veth pairs of sandboxes.
+/// Without the default route and veth pairs of sandboxes.
 fn routed(host: &Route) -> Result<Vec<Prefix>> {
     let step = || "list the host's routes";
     let told =
@@ -252,7 +246,7 @@ fn number(route: &Route, name: &str) -> Result<i32> {
     found.and_then(|body| index(&body)).ok_or_else(|| Error::new(Kind::Network, format!("no device `{name}`")))
 }
 
-/// Bytes that a device received and sent (`struct rtnl_link_stats64`).
+/// Received and sent (`struct rtnl_link_stats64`).
 pub(crate) fn counted(route: &Route, name: &str) -> Option<(u64, u64)> {
     let body = find_device(route, name).ok()??;
     let (_, numbers) = attributes(&body, LINK_BYTES).find(|(kind, _)| *kind == LINK_STATISTICS)?;
@@ -260,7 +254,7 @@ pub(crate) fn counted(route: &Route, name: &str) -> Option<(u64, u64)> {
     Some((at(2)?, at(3)?))
 }
 
-/// The addresses of this host. A fence must cover them on every route.
+/// A fence must cover them on every route.
 pub(crate) fn own_addresses() -> Result<Vec<IpAddr>> {
     let step = || "list the addresses of the host";
     let host = Route::open().failing(Kind::Network, step)?;
