@@ -10,9 +10,7 @@ use serde::Serialize;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// The image of the check.
 const IMAGE: &str = "localhost/brig-engine-check:latest";
-/// The verb that the container runs.
 const PROBE: [&str; 4] = ["/brig", "engine", "probe", "--json"];
 
 /// One protection.
@@ -20,7 +18,7 @@ const PROBE: [&str; 4] = ["/brig", "engine", "probe", "--json"];
 pub struct Finding {
     /// The annotation's key.
     pub annotation: String,
-    /// Its value for every container, if it has one.
+    /// In the engine's configuration.
     pub wanted: Option<String>,
     /// Whether it was in force.
     pub in_force: bool,
@@ -28,8 +26,7 @@ pub struct Finding {
     pub found: String,
 }
 
-/// Runs a container through the engine, by its command, and compares what the container sees with the annotations of the
-/// engine's configuration.
+/// Compares what a container of the engine sees with the configured annotations.
 ///
 /// # Errors
 /// brig is not registered, or the engine could not run the container; its last line is in the error.
@@ -87,7 +84,7 @@ fn findings(registered: &Registered, inside: &Inside, is_written: bool) -> Vec<F
     ]
 }
 
-/// Imports an image with this program alone, runs it, and removes it.
+/// The image contains this program alone.
 fn by_cli(program: &str, run: &[&str]) -> Result<Vec<u8>> {
     let own = std::env::current_exe().failing(Kind::NotFound, || "find this program")?;
     let archive = one_file_archive(&own, "brig")?;
@@ -146,7 +143,6 @@ fn succeeded(done: &Output, words: &str) -> Result<()> {
         .hint("run the engine's command by hand, and see `brig doctor`"))
 }
 
-/// The number of receipts in a folder.
 fn count(folder: &Path) -> usize {
     std::fs::read_dir(folder).map_or(0, Iterator::count)
 }

@@ -1,4 +1,4 @@
-//! Podman, containerd and CRI-O: brig's own file of their configuration, or brig's block at the end of one.
+//! Podman, containerd and CRI-O: brig's own configuration file, or a block at the end of one.
 
 use super::{Annotations, Edit, Engine, RUNTIME, Registered, Setup, read, user_folder};
 use crate::error::{Error, Kind, Result};
@@ -6,16 +6,14 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use toml::Table;
 
-/// The first and the last line of our block.
 const BEGIN: &str = "# BEGIN brig: made by `brig engine setup`, removed by `brig engine setup --remove`";
 const END: &str = "# END brig";
-/// The second line of our block, if the file before it did not end with a newline.
+/// The block's second line, if the file before it did not end with a newline.
 const JOINED: &str = "# The line above had no newline.";
-/// The script that adds annotations: containerd gives its runtime no arguments.
+/// Adds annotations: containerd gives its runtime no arguments.
 const WRAPPER: &str = "/usr/local/libexec/brig-containerd";
 const PODMAN_RUNTIMES: &str = "\"brig\", \"crun\", \"runc\", \"kata\", \"krun\", \"runsc\", \"youki\"";
 
-/// The file of an engine's configuration.
 fn path(engine: Engine, for_user: bool) -> Result<PathBuf> {
     match (engine, for_user) {
         (Engine::Podman, false) => Ok("/etc/containers/containers.conf.d/50-brig.conf".into()),
@@ -74,7 +72,7 @@ pub(super) fn remove(engine: Engine, for_user: bool) -> Result<Vec<Edit>> {
         return Err(Error::new(Kind::NotFound, format!("`{}` has no whole block of brig", path.display())));
     }
     let rest = without_block(&text);
-    // Our own file goes, unless another program has added lines to it.
+    // Another program may have added lines to our file.
     let after = (engine == Engine::Containerd || !rest.is_empty()).then(|| rest.into_bytes());
     let mut edits = vec![Edit { path, before, after, mode: 0o644 }];
     if engine == Engine::Containerd {
@@ -118,13 +116,12 @@ pub(super) fn registered(engine: Engine, for_user: bool) -> Option<Registered> {
     Some(Registered { path, program: program.into(), annotations })
 }
 
-/// The annotations in words of the form `KEY=VALUE`.
 pub(super) fn split<'a>(words: impl Iterator<Item = &'a str>) -> Annotations {
     let pair = |word: &str| word.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
     words.filter_map(pair).filter(|(key, _)| key.starts_with("dev.brig.")).collect()
 }
 
-/// The text before and after our block, each as it was without the block.
+/// The text around our block, as it was without the block.
 fn around_block(text: &str) -> Option<(&str, &str)> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (block, after) = rest.split_once(END)?;
@@ -133,12 +130,10 @@ fn around_block(text: &str) -> Option<(&str, &str)> {
     Some((before, after.strip_prefix('\n').unwrap_or(after)))
 }
 
-/// The text without our block.
 fn without_block(text: &str) -> String {
     around_block(text).map_or_else(|| text.to_owned(), |(before, after)| [before, after].concat())
 }
 
-/// The text with our block at its end.
 fn with_block(text: &str, block: &str) -> String {
     let is_joined = !text.is_empty() && !text.ends_with('\n');
     let (newline, note) = if is_joined { ("\n", format!("{JOINED}\n")) } else { ("", String::new()) };
@@ -180,7 +175,7 @@ fn crio(setup: &Setup) -> String {
     text
 }
 
-/// The table of the CRI's plugin: it has another name since version 3 of the configuration (containerd 2).
+/// The CRI's plugin has another name since version 3 of the configuration (containerd 2).
 fn plugin(text: &str) -> &'static str {
     let version = text.parse::<Table>().ok().and_then(|table| table.get("version")?.as_integer());
     if version.is_some_and(|version| version >= 3) {
@@ -212,7 +207,6 @@ fn wrapper(setup: &Setup) -> String {
     format!("#!/bin/sh\n# Made by `brig engine setup containerd`.\nexec '{}'{words} \"$@\"\n", setup.program.display())
 }
 
-/// A TOML string.
 fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
@@ -255,7 +249,6 @@ mod tests {
             assert_eq!(without_block(&with_block(own, "x = 1\n")), own);
             assert_eq!(without_block(own), own);
         }
-        // Lines that another program has added below the block stay.
         let longer = with_block("version = 2\n", "x = 1\n") + "[more]\n";
         assert_eq!(without_block(&longer), "version = 2\n[more]\n");
         assert_eq!(around_block(&format!("a = 1\n{BEGIN}\nb = 2\n")), None);

@@ -1,5 +1,4 @@
-//! Docker: brig among the runtimes of daemon.json. A file beside it keeps the bytes from before, so that `remove`
-//! restores them exactly.
+//! Docker: a file beside daemon.json keeps the previous bytes, so that `remove` restores them exactly.
 
 use super::configuration::split;
 use super::{Edit, RUNTIME, Registered, Setup, read, user_folder};
@@ -9,12 +8,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
-/// The file beside daemon.json.
 #[derive(Serialize, Deserialize)]
 struct Saved {
-    /// The text of daemon.json before, if it existed.
+    /// The previous daemon.json, if it existed.
     before: Option<String>,
-    /// The digest of the text that was written.
+    /// The digest of the written text.
     written: String,
 }
 
@@ -38,7 +36,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Map<String, Value>> {
 pub(super) fn setup(setup: &Setup) -> Result<Vec<Edit>> {
     let path = path(setup.for_user)?;
     let now = read(&path)?;
-    // A repeated setup starts from the file as it was before the first one.
+    // A repeated setup starts from the file before the first one.
     let before = match saved(&path)? {
         Some(saved) if is_unchanged(&saved, now.as_deref()) => saved.before.map(String::into_bytes),
         _ => now.clone(),
@@ -88,7 +86,7 @@ pub(super) fn remove(for_user: bool) -> Result<Vec<Edit>> {
     let after = if is_unchanged(&saved, now.as_deref()) {
         saved.before.map(String::into_bytes)
     } else {
-        // Another program has changed the file since: only our entries go.
+        // Another program has changed the file: only our entries go.
         let mut config = parse(&path, now.as_deref().unwrap_or_default())?;
         if let Some(runtimes) = config.get_mut("runtimes").and_then(Value::as_object_mut) {
             runtimes.remove(RUNTIME);

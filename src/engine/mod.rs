@@ -1,8 +1,7 @@
-//! Engines with brig as their runtime: the files that register it, and a container that shows what is in force.
+//! Engines with brig as their runtime.
 //!
-//! In: an engine, the program's path, and annotations that every container gets (`spec::protections`). Out: [`Edit`]s of
-//! the engine's configuration, which are shown first and then applied. `remove` restores the file as it was.
-//! Not here: what an annotation does (`container`).
+//! The [`Edit`]s of their configuration are shown first and then applied; `remove` restores the file. Not here: what an
+//! annotation does (`container`).
 
 mod check;
 mod configuration;
@@ -21,9 +20,8 @@ use crate::task::{Definition, config_home};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Larger than any configuration of an engine.
+/// Larger than any configuration.
 const LONGEST: u64 = 1 << 20;
-/// The name under which engines know this program.
 pub(crate) const RUNTIME: &str = "brig";
 
 /// An engine.
@@ -53,7 +51,7 @@ impl Engine {
         }
     }
 
-    /// The engine's program, which shows that the engine is installed.
+    /// Shows that the engine is installed.
     fn program(self) -> &'static str {
         match self {
             Engine::Podman => "podman",
@@ -67,22 +65,22 @@ impl Engine {
 /// Annotations by key.
 pub type Annotations = BTreeMap<String, String>;
 
-/// What is to be registered.
+/// What to register.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The engine.
     pub engine: Engine,
-    /// Whether the caller's own configuration changes, not the machine's.
+    /// In the caller's configuration, not the machine's.
     pub for_user: bool,
-    /// The absolute path of the runtime's program.
+    /// The runtime's absolute path.
     pub program: PathBuf,
-    /// Annotations of every container.
+    /// Of every container.
     pub annotations: Annotations,
-    /// Whether containers without a named runtime use brig.
+    /// For containers without a named runtime.
     pub is_default: bool,
 }
 
-/// A change of one file. `None` means that the file does not exist.
+/// A change of one file. `None`: the file does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
     /// The file.
@@ -91,26 +89,25 @@ pub struct Edit {
     pub before: Option<Vec<u8>>,
     /// Its bytes afterwards.
     pub after: Option<Vec<u8>>,
-    /// Its mode, if it is made.
+    /// Of a new file.
     mode: u32,
 }
 
-/// The entry of brig in a configuration.
+/// brig's entry in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
     /// The file.
     pub path: PathBuf,
     /// The runtime's program.
     pub program: PathBuf,
-    /// Annotations of every container.
+    /// Of every container.
     pub annotations: Annotations,
 }
 
-/// The annotations for the limits and rules of a profile, and a folder for receipts. A profile switches on the agent's
-/// filter and Landlock.
+/// For a profile's limits and rules, and a folder for receipts. A profile switches on the agent's filter and Landlock.
 ///
 /// # Errors
-/// The folder does not exist, or a value that an annotation cannot hold.
+/// The folder does not exist, or an annotation cannot hold a value.
 pub fn annotations(profile: Option<&Definition>, receipts: Option<&Path>) -> Result<Annotations> {
     let mut all = Annotations::new();
     if let Some(definition) = profile {
@@ -170,7 +167,7 @@ pub fn setup(setup: &Setup) -> Result<Vec<Edit>> {
 /// The edits that undo [`setup`].
 ///
 /// # Errors
-/// The engine's configuration does not mention brig, or not in the form that [`setup`] writes.
+/// The configuration has no entry of brig in the form that [`setup`] writes.
 pub fn remove(engine: Engine, for_user: bool) -> Result<Vec<Edit>> {
     match engine {
         Engine::Docker => daemon::remove(for_user),
@@ -178,7 +175,7 @@ pub fn remove(engine: Engine, for_user: bool) -> Result<Vec<Edit>> {
     }
 }
 
-/// The entry of brig in an engine's configuration; that of the machine if there are two.
+/// brig's entry; the machine's if there are two.
 pub fn registered(engine: Engine) -> Option<Registered> {
     let of = |for_user| match engine {
         Engine::Docker => daemon::registered(for_user),
@@ -187,12 +184,12 @@ pub fn registered(engine: Engine) -> Option<Registered> {
     of(false).or_else(|| of(true))
 }
 
-/// Applies edits: all, or none after the first that fails.
+/// Applies all edits, or none after the first that fails.
 pub fn apply(edits: &[Edit]) -> Result<()> {
     for (index, edit) in edits.iter().enumerate() {
         let done = put(edit, edit.after.as_deref());
         if done.is_err() {
-            // The first error counts; a file that cannot be restored is named by it.
+            // The first error counts.
             for earlier in edits[..index].iter().rev() {
                 let _ = put(earlier, earlier.before.as_deref());
             }
@@ -214,7 +211,7 @@ fn put(edit: &Edit, bytes: Option<&[u8]>) -> Result<()> {
     }
 }
 
-/// The bytes of a file, or `None` if it does not exist.
+/// `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     match std::fs::symlink_metadata(path) {
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -222,7 +219,6 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// The folder of the caller's configurations.
 fn user_folder() -> Result<PathBuf> {
     config_home().ok_or_else(|| Error::new(Kind::Usage, "neither HOME nor XDG_CONFIG_HOME is set").hint("set HOME"))
 }

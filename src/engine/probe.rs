@@ -1,4 +1,4 @@
-//! What is in force around a process, seen from inside of its container.
+//! What is in force around a process in a container.
 
 use crate::container::landlock_layers;
 use crate::error::{Context, Kind, Result};
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// An address for documentation (RFC 5737). A network with a route out of it takes the packet and never answers.
+/// For documentation (RFC 5737). A network with a route takes the packet and never answers.
 const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 443);
-/// The longest wait for a connection that no rule allows.
+/// For a connection that no rule allows.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The findings of a process about itself.
+/// The findings of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inside {
     /// Filters of system calls.
@@ -26,13 +26,13 @@ pub struct Inside {
     pub disk_inodes: u64,
     /// The first name server of /etc/resolv.conf.
     pub resolver: String,
-    /// The answer to a connection to an address that no rule allows.
+    /// The result of a connection that no rule allows.
     pub outside: String,
-    /// The first line of the user namespace's map of ids.
+    /// The first line of /proc/self/uid_map.
     pub users: String,
 }
 
-/// Looks at this process and its surroundings. It puts Landlock domains in force: the process must end soon.
+/// Puts Landlock domains in force: the process must end soon.
 pub fn probe() -> Result<Inside> {
     let status = std::fs::read_to_string("/proc/self/status").failing(Kind::NotFound, || "read /proc/self/status")?;
     let field = |name: &str| {
