@@ -2,7 +2,7 @@
 
 use super::{Check, State, setting};
 
-/// The active security modules. securityfs is often not mounted in containers; then the attribute files show them.
+/// securityfs is often not mounted in containers.
 pub(super) fn security_modules() -> Check {
     const NAME: &str = "security modules";
     let from_list = setting("/sys/kernel/security/lsm").filter(|list| !list.is_empty());
@@ -16,11 +16,10 @@ pub(super) fn security_modules() -> Check {
             .collect();
         if on.is_empty() { "neither AppArmor nor SELinux".to_owned() } else { on.join(" ") }
     });
-    // brig needs none of them: its own layers do not rely on a policy of the host.
+    // brig's own layers do not rely on a policy of the host.
     Check::good(NAME, found)
 }
 
-/// A switch: its file, the test of a hardened value, and what to set.
 struct Switch {
     name: &'static str,
     path: &'static str,

@@ -1,26 +1,25 @@
-//! The kernel: its version, the required system calls, seccomp and Landlock.
+//! The kernel: version, system calls, seccomp and Landlock.
 
 use super::{Check, State};
 use crate::sys::probe::{Call, is_known, landlock_abi};
 use crate::sys::seccomp::{NEW_LISTENER, knows_action, knows_flags};
 use std::sync::OnceLock;
 
-/// Below this, idmapped mounts and `mount_setattr` are missing.
+/// Older kernels lack idmapped mounts and `mount_setattr`.
 const OLDEST: (u32, u32) = (5, 12);
 
-/// `SECCOMP_RET_KILL_PROCESS` of linux/seccomp.h (4.14), which the agent's profile uses.
+/// `SECCOMP_RET_KILL_PROCESS` of linux/seccomp.h (4.14), for the agent's profile.
 const KILL_PROCESS: u32 = 0x8000_0000;
 
-/// The newest Landlock ABI that brig uses: scopes for signals and abstract sockets (6.12).
+/// The newest ABI that brig uses: scopes for signals and abstract sockets (6.12).
 const LANDLOCK_WANTED: u32 = 6;
 
-/// Major and minor number of the running kernel.
 fn number() -> Option<(u32, u32)> {
     static NUMBER: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     *NUMBER.get_or_init(|| parse(&rustix::system::uname().release().to_string_lossy()))
 }
 
-/// The first two numbers of a release such as `6.1.0-13-amd64`.
+/// `6.1.0-13-amd64`.
 fn parse(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(|character: char| !character.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
@@ -28,8 +27,8 @@ fn parse(release: &str) -> Option<(u32, u32)> {
 
 /// The first kernel with idmapped layers in overlayfs.
 const MAPPED_LAYERS: (u32, u32) = (5, 19);
-/// File systems by their statfs(2) number (linux/magic.h), and the kernel that first allows idmapped mounts of them:
-/// `FS_ALLOW_IDMAP` in the kernel's `fs/*/super.c`. Others are tested.
+/// File systems by statfs(2) number (linux/magic.h), and the first kernel with idmapped mounts of them:
+/// `FS_ALLOW_IDMAP` in `fs/*/super.c`. Others are tested.
 const MAPPED: [(i64, Option<(u32, u32)>); 12] = [
     (0xEF53, Some((5, 12))),      // ext4
     (0x5846_5342, Some((5, 12))), // xfs
@@ -45,18 +44,17 @@ const MAPPED: [(i64, Option<(u32, u32)>); 12] = [
     (0x8584_58F6, None),          // ramfs
 ];
 
-/// Whether an overlay can show files of a file system with other owners.
+/// Whether an overlay can show its files with other owners.
 pub(crate) fn shows_other_owners(magic: i64) -> bool {
     shows(magic, number().unwrap_or(OLDEST))
 }
 
-/// Whether a file system has files that every overlay accepts as a layer.
+/// Whether every overlay accepts its files as a layer.
 pub(super) fn is_plain(magic: i64) -> bool {
     MAPPED.iter().any(|(each, since)| *each == magic && since.is_some())
 }
 
-/// Whether only this kernel serves a file system: no other process or machine can delay an access, or has another
-/// clock.
+/// Whether only this kernel serves a file system: nothing else can delay an access or has another clock.
 pub(crate) fn is_local(magic: i64) -> bool {
     const OVERLAYFS: i64 = 0x794C_7630;
     const BCACHEFS: i64 = 0xCA45_1A4E;
@@ -79,7 +77,7 @@ pub(super) fn version() -> Check {
     }
 }
 
-/// The system calls of every start, and the kernels that introduced them.
+/// The system calls of every start.
 const CALLS: [(Call, &str, &str); 7] = [
     (Call::Clone3, "clone3", "5.3"),
     (Call::PidfdOpen, "pidfd_open", "5.3"),

@@ -1,9 +1,7 @@
-//! The features of this kernel and machine that a sandbox needs: tested, never guessed, each with its remedy.
+//! The features of this machine that a sandbox needs: tested, never guessed, each with its remedy.
 //!
-//! In: nothing. Out: [`Check`]s, which `brig doctor` prints, and single facts for errors ([`user_namespace_advice`]).
-//! A fact is probed on demand, the kernel's version once. A probe changes nothing: trials run in a child with new
-//! namespaces.
-//! Not here: cgroups, whose module decides on limits (`container::possible`).
+//! A probe changes nothing: trials run in a child with new namespaces. Not here: cgroups, whose module decides on
+//! limits (`container::possible`).
 
 mod certificates;
 mod hardening;
@@ -29,7 +27,7 @@ use std::path::Path;
 pub enum State {
     /// A sandbox has all that it needs.
     Good,
-    /// A sandbox starts, with a weaker protection.
+    /// A sandbox starts with weaker protection.
     Weaker,
     /// A sandbox does not start as requested; the error names this.
     Missing,
@@ -38,31 +36,29 @@ pub enum State {
 /// A check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// Its name, also the heading of its section in `docs/host.md`.
+    /// Also the heading of its section in `docs/host.md`.
     pub name: &'static str,
     /// Its result.
     pub state: State,
     /// The finding.
     pub found: String,
-    /// The remedy, one action; `None` if the state is good.
+    /// One action; `None` if the state is good.
     pub remedy: Option<String>,
     /// The page with details.
     pub see: String,
 }
 
 impl Check {
-    /// A good result.
     pub(crate) fn good(name: &'static str, found: impl Into<String>) -> Check {
         Check { name, state: State::Good, found: found.into(), remedy: None, see: page(name) }
     }
 
-    /// A weaker or missing feature, with its remedy.
     pub(crate) fn bad(name: &'static str, state: State, found: impl Into<String>, remedy: impl Into<String>) -> Check {
         Check { name, state, found: found.into(), remedy: Some(remedy.into()), see: page(name) }
     }
 }
 
-/// All probes in the order of the output.
+/// In the order of the output.
 const PROBES: [fn() -> Check; 12] = [
     kernel::version,
     kernel::system_calls,
@@ -78,22 +74,19 @@ const PROBES: [fn() -> Check; 12] = [
     hardening::switches,
 ];
 
-/// Runs all probes. Changes nothing.
 pub(crate) fn checks() -> Vec<Check> {
     PROBES.iter().map(|probe| probe()).collect()
 }
 
-/// The section of the page about the host: the anchor of its heading.
 fn page(name: &str) -> String {
     format!("docs/host.md#{}", name.replace(' ', "-"))
 }
 
-/// The single line of a kernel setting.
 fn setting(path: &str) -> Option<String> {
     Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// Folders of system programs. Not the caller's PATH: root's often lacks the sbin folders.
+/// Not the caller's PATH: root's often lacks the sbin folders.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 const NOT_NEEDED: &str = "not needed: the disk cap of an ordinary user's sandbox is a tmpfs";

@@ -1,4 +1,4 @@
-//! The table of mounts of this mount namespace (proc_pid_mountinfo(5)).
+//! The mounts of this mount namespace (proc_pid_mountinfo(5)).
 
 use crate::error::{Context, Kind, Result};
 use std::ffi::OsString;
@@ -7,27 +7,23 @@ use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// Larger than most tables. The file has no size, and std would read it in eight pieces from 32 bytes on.
+/// Larger than most tables: the file has no size, and std would read it in eight pieces from 32 bytes on.
 const READ_AT_ONCE: usize = 32 << 10;
 
-/// A line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountEntry {
-    /// The mount's id: `STATX_MNT_ID` of its files.
+    /// `STATX_MNT_ID` of its files.
     pub id: u64,
-    /// The id of the parent mount.
     pub parent: u64,
-    /// The folder of its file system that is its root.
+    /// The folder of the file system that is mounted.
     pub root: PathBuf,
-    /// The mount point.
     pub point: PathBuf,
-    /// The type of its file system.
     pub kind: String,
-    /// Its source: a device, or the name that its maker gave.
+    /// A device, or the name that its maker gave.
     pub source: String,
 }
 
-/// The table, parents before their children.
+/// Parents before their children.
 pub(crate) fn mounts() -> Result<Vec<MountEntry>> {
     let step = || "read the table of mounts";
     let mut table = Vec::with_capacity(READ_AT_ONCE);
@@ -54,7 +50,7 @@ pub(crate) fn parse_mounts(table: &[u8]) -> Vec<MountEntry> {
     table.split(|byte| *byte == b'\n').filter_map(entry).collect()
 }
 
-/// Decodes a path of the table: spaces and similar bytes are `\` and three octal digits.
+/// Decodes spaces and similar bytes: `\` and three octal digits.
 fn unescaped(field: &[u8]) -> PathBuf {
     let mut path = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,4 +1,4 @@
-//! User namespaces, and the mounts that work in one.
+//! User namespaces, and the mounts in one.
 
 use super::{Check, State, setting};
 use crate::error::{Context, Error, Kind, Result};
@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The switch that most likely forbids user namespaces. Read only after a failure.
+/// The most likely cause of a refusal. Read only after one.
 pub(crate) fn user_namespace_advice() -> String {
     if is_filtered() {
         return "a sandbox or container around us refuses new namespaces: run brig outside of it, or start it without a seccomp filter".into();
@@ -35,7 +35,7 @@ pub(crate) fn user_namespace_advice() -> String {
     }
 }
 
-/// Whether a seccomp filter applies to this process (`Seccomp: 2`, proc_pid_status(5)).
+/// `Seccomp: 2` (proc_pid_status(5)).
 fn is_filtered() -> bool {
     std::fs::read_to_string("/proc/self/status")
         .is_ok_and(|text| text.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2")))
@@ -43,7 +43,7 @@ fn is_filtered() -> bool {
 
 pub(super) fn user_namespaces() -> Check {
     const NAME: &str = "user namespaces";
-    // With AppArmor's restriction the namespace is made, but without privileges: a mount shows that.
+    // With AppArmor's restriction the namespace has no privileges, which a mount shows.
     let tried = in_own_namespaces(|| mount(c"none", c"/", c"tmpfs", MountFlags::empty(), None));
     let most = setting("/proc/sys/user/max_user_namespaces").unwrap_or_default();
     match tried {
@@ -52,8 +52,7 @@ pub(super) fn user_namespaces() -> Check {
     }
 }
 
-/// Tests the overlay of a copy-on-write workspace as an ordinary user's sandbox makes it: in memory, in a user
-/// namespace.
+/// As an ordinary user's sandbox makes it for a copy-on-write workspace: in memory.
 pub(super) fn overlay() -> Check {
     const NAME: &str = "overlay";
     let overlay = in_own_namespaces(|| {
@@ -83,8 +82,8 @@ pub(super) fn overlay() -> Check {
     }
 }
 
-/// Whether an ordinary user's overlay accepts the directories `layer` and `other` of `directory` as layers. A file
-/// system of unknown kind is tested. Only the kernel's clear refusal counts: the start reports any other error.
+/// Whether an ordinary user's overlay accepts `layer` and `other` of `directory` as layers. Only the kernel's clear
+/// refusal counts: the start reports any other error.
 pub(crate) fn overlays_take(magic: i64, directory: &Path, layer: &Path, other: &Path) -> bool {
     if weaken::is_off("layers-in-place") {
         return false;
@@ -105,8 +104,7 @@ pub(crate) fn overlays_take(magic: i64, directory: &Path, layer: &Path, other: &
     tried != Err(Errno::INVAL)
 }
 
-/// Runs `attempt` as root of a new user namespace and mount namespace. Its mounts do not propagate back: they are
-/// slaves (mount_namespaces(7)).
+/// As root of both namespaces. Their mounts are slaves, which do not propagate back (mount_namespaces(7)).
 fn in_own_namespaces(attempt: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
     let map = |id: u32| format!("0 {id} 1\n");
     let (uid_map, gid_map) = (map(geteuid().as_raw()), map(getegid().as_raw()));
@@ -122,19 +120,18 @@ fn in_own_namespaces(attempt: impl FnOnce() -> Result<(), Errno>) -> Result<(), 
     })
 }
 
-/// Mounts a tmpfs with four folders on the child's /tmp.
 fn stage() -> Result<(), Errno> {
     mount(c"none", c"/tmp", c"tmpfs", MountFlags::empty(), None)?;
     [c"/tmp/lower", c"/tmp/upper", c"/tmp/work", c"/tmp/merged"].iter().try_for_each(|path| mkdir(*path, Mode::RWXU))
 }
 
-/// Tests idmapped mounts, by which root's sandboxes see files as theirs without a change of the owner.
+/// With them, root's sandboxes see files as theirs without a change of the owner.
 pub(super) fn id_mapped_mounts() -> Check {
     const NAME: &str = "idmapped mounts";
     if !geteuid().is_root() {
         return Check::good(NAME, "not needed: only root's sandboxes use them");
     }
-    // The folders of the default root are on this file system.
+    // The file systems of the default root's folders.
     let map = |path: &str| open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).and_then(|open| map(open.as_fd()));
     match ["/usr", "/etc"].into_iter().find_map(|path| Some((path, map(path).err()?))) {
         None => Check::good(NAME, "on the file systems of /usr and /etc"),
@@ -147,12 +144,12 @@ pub(super) fn id_mapped_mounts() -> Check {
     }
 }
 
-/// Whether the mount of `place` can be idmapped for root's sandboxes.
+/// Whether root's sandboxes can idmap its mount.
 pub(crate) fn can_be_mapped(place: BorrowedFd<'_>) -> bool {
     map(place).is_ok()
 }
 
-/// Makes a detached, idmapped copy of the mount of a folder, which ends with its descriptor.
+/// The detached, idmapped copy ends with its descriptor.
 fn map(place: BorrowedFd<'_>) -> Result<(), Errno> {
     let (gate, hold) = pipe_with(PipeFlags::CLOEXEC)?;
     let (pid, child) = match clone_process(libc::CLONE_NEWUSER as u64, None)? {
@@ -180,10 +177,7 @@ fn map(place: BorrowedFd<'_>) -> Result<(), Errno> {
     mapped
 }
 
-/// Runs `attempt` in a new process with the namespaces of `flags`. Returns its result, or why the process could not
-/// be made.
-///
-/// The caller may have several threads: `attempt` may make system calls, and must not allocate or lock.
+/// The caller may have several threads: `attempt` must not allocate or lock.
 fn in_child(flags: libc::c_int, attempt: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
     let child = match clone_process(flags as u64, None)? {
         Side::Child => exit(attempt().err().map_or(0, Errno::raw_os_error)),
@@ -198,7 +192,6 @@ fn in_child(flags: libc::c_int, attempt: impl FnOnce() -> Result<(), Errno>) -> 
     }
 }
 
-/// Ranges of ids that subuid(5) and subgid(5) give to this user.
 pub(super) fn subordinate_ids() -> Check {
     const NAME: &str = "subordinate ids";
     let lines = |path: &str| -> Vec<String> {
@@ -221,8 +214,7 @@ pub(super) fn subordinate_ids() -> Check {
     }
 }
 
-/// The first range of subordinate ids of this process's user in `file`, as its first id and its number of ids (subuid(5),
-/// subgid(5)).
+/// This user's first range in `file`: the first id and the number of ids (subuid(5), subgid(5)).
 pub(crate) fn subordinate_range(file: &str) -> Result<(u32, u32)> {
     let step = || format!("read `{file}`");
     let text = std::fs::read_to_string(file).failing(Kind::UserNamespace, step)?;
