@@ -1,4 +1,4 @@
-//! The closed catalogue of error kinds: one row each. `docs/errors.md`, `--json` and the exit status are made from it.
+//! The closed catalogue of error kinds, from which `docs/errors.md`, `--json` and the exit status are made.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,19 +9,19 @@ macro_rules! catalogue {
         pub enum Kind { $($(#[$doc])* #[doc = $sentence] #[serde(rename = $code)] $name,)* }
 
         impl Kind {
-            /// Every kind, in the order of the catalogue.
+            /// Every kind, in the catalogue's order.
             pub const ALL: &'static [Kind] = &[$(Kind::$name,)*];
 
-            /// The stable code that is printed and documented, such as `E-USERNS`.
+            /// The stable printed code, such as `E-USERNS`.
             pub fn code(self) -> &'static str { match self { $(Kind::$name => $code,)* } }
 
-            /// The exit status of a command that ends with this error.
+            /// The exit status of a command with this error.
             pub fn exit_status(self) -> u8 { match self { $(Kind::$name => $exit,)* } }
 
             /// Whether the same call may succeed later without a change.
             pub fn retryable(self) -> bool { match self { $(Kind::$name => $retryable,)* } }
 
-            /// One sentence for the catalogue in `docs/errors.md`.
+            /// The sentence in `docs/errors.md`.
             pub fn sentence(self) -> &'static str { match self { $(Kind::$name => $sentence,)* } }
         }
     };

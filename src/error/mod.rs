@@ -1,9 +1,7 @@
-//! One error type for the whole crate: what was attempted, on which object, the cause, and what to do.
+//! One error for the whole crate. Each level on the way up adds a step: verb and object in backticks, no full stop.
 //!
-//! In: a cause from the system or a sentence of brig, with a [`Kind`]. Each level on the way up adds a step with
-//! [`Error::doing`] (verb and object in backticks, no full stop). The hint is one action.
-//! Out: `start `web-1`: create the namespaces: Operation not permitted (os error 1)`.
-//! Not here: logging. The last function that handles an error prints it, no other.
+//! Out: `start `web-1`: create the namespaces: Operation not permitted (os error 1)`. Only the last function that
+//! handles an error prints it.
 
 mod kind;
 pub(crate) mod wire;
@@ -12,21 +10,20 @@ pub use kind::Kind;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The result of every function in this crate that can fail.
+/// A result with the crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What failed, on what, why, and what to do about it.
+/// What was attempted, on which object, the cause, and one action that helps.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Error(Box<Inner>);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Inner {
     kind: Kind,
-    /// What was attempted, innermost first.
+    /// Innermost first.
     steps: Vec<String>,
-    /// The error number, if a system call failed.
     errno: Option<i32>,
-    /// The cause as text; for a system error that of strerror(3).
+    /// For a system error: the text of strerror(3).
     cause: String,
     hint: Option<String>,
 }
@@ -37,14 +34,14 @@ impl Error {
         Error(Box::new(Inner { kind, steps: Vec::new(), errno: None, cause: cause.into(), hint: None }))
     }
 
-    /// An error of the system. The text is that of strerror(3): callers such as Docker match on it.
+    /// An error with the text of strerror(3), on which callers such as Docker match.
     pub fn os(kind: Kind, cause: impl Into<std::io::Error>) -> Error {
         let cause = cause.into();
         let errno = cause.raw_os_error();
         Error(Box::new(Inner { kind, steps: Vec::new(), errno, cause: cause.to_string(), hint: None }))
     }
 
-    /// Adds what was attempted: verb and object.
+    /// Adds a step: verb and object.
     #[must_use]
     pub fn doing(mut self, step: impl Into<String>) -> Error {
         self.0.steps.push(step.into());
@@ -60,26 +57,26 @@ impl Error {
         self
     }
 
-    /// Replaces the hint, where the caller has a better one.
+    /// Replaces the hint.
     #[must_use]
     pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Error {
         self.0.hint = Some(hint.into());
         self
     }
 
-    /// Replaces the kind, where the caller has a better one.
+    /// Replaces the kind.
     #[must_use]
     pub fn of_kind(mut self, kind: Kind) -> Error {
         self.0.kind = kind;
         self
     }
 
-    /// The kind, for branching and for the exit status.
+    /// The kind, for branching.
     pub fn kind(&self) -> Kind {
         self.0.kind
     }
 
-    /// The system's error number, if a system call failed.
+    /// The error number of a failed system call.
     pub fn errno(&self) -> Option<i32> {
         self.0.errno
     }
@@ -89,8 +86,8 @@ impl Error {
         self.0.hint.as_deref()
     }
 
-    /// The text with the system's cause as Go programs print it: in lower case, without the number. Engines match on `permission
-    /// denied`, `not a directory` and the like; Docker chooses the exit status 126 or 127 by them.
+    /// The text with the system's cause as Go prints it: in lower case, without the number. Engines match on
+    /// `permission denied` and the like; Docker chooses the exit status 126 or 127 by them.
     pub fn engine_text(&self) -> String {
         let text = self.to_string();
         let Some(number) = self.0.errno else { return text };
@@ -99,7 +96,7 @@ impl Error {
         format!("{steps}{}", cause.to_lowercase())
     }
 
-    /// Whether the same call may succeed later without a change.
+    /// See [`Kind::retryable`].
     pub fn retryable(&self) -> bool {
         self.0.kind.retryable()
     }
@@ -116,9 +113,9 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Turns an error of the system into one of this crate.
+/// Turns a system error into an [`Error`].
 pub trait Context<T> {
-    /// Turns a failure into an error of `kind` with a step.
+    /// Adds a kind and a step.
     fn failing<S: Into<String>>(self, kind: Kind, step: impl FnOnce() -> S) -> Result<T>;
 }
 
@@ -128,11 +125,11 @@ impl<T, E: Into<std::io::Error>> Context<T> for std::result::Result<T, E> {
     }
 }
 
-/// Adds a step or a hint to a result of this crate.
+/// Adds a step or a hint to a result.
 pub trait Step<T> {
-    /// Adds what was attempted, one level further out.
+    /// See [`Error::doing`].
     fn doing<S: Into<String>>(self, step: impl FnOnce() -> S) -> Result<T>;
-    /// Adds a hint, unless a deeper level has one.
+    /// See [`Error::hint`].
     fn hint<S: Into<String>>(self, hint: impl FnOnce() -> S) -> Result<T>;
 }
 

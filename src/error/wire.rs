@@ -1,14 +1,12 @@
-//! The form of an error between processes. The whole chain crosses: steps, errno, kind and hint. So an error of init reads
-//! like one of its parent.
+//! Errors between processes. The whole chain crosses, so an error of init reads like one of its parent.
 
 use super::{Error, Kind};
 
-/// Encodes an error for a message to the parent.
 pub(crate) fn to_bytes(error: &Error) -> Vec<u8> {
     serde_json::to_vec(error).unwrap_or_default()
 }
 
-/// Decodes an error. A torn or foreign message becomes an error too, never a panic.
+/// A torn or foreign message becomes an error too, never a panic.
 pub(crate) fn from_bytes(bytes: &[u8]) -> Error {
     serde_json::from_slice(bytes)
         .unwrap_or_else(|_| Error::new(Kind::Lost, format!("a torn error message of {} bytes arrived", bytes.len())))
