@@ -1,7 +1,7 @@
 //! The checks of this machine: the facts of `host`, and the result of a start with default limits.
 //!
-//! In: nothing. Out: [`Check`]s, each with its remedy and its section in `docs/host.md`. Changes nothing. It is on
-//! the top floor, beside `task`: it calls the same function as a start, so their answers agree.
+//! Changes nothing. It calls the same function as a start, so their answers agree: hence on the top floor, beside
+//! `task`.
 
 use crate::engine::{self, Engine};
 use crate::error::Error;
@@ -19,7 +19,7 @@ pub fn examine() -> Vec<Check> {
     checks
 }
 
-/// Whether the operator has rules, and whether a start is possible under them.
+/// Whether the operator's rules, if any, permit a start.
 fn mode() -> Check {
     const NAME: &str = "mode";
     let refused = |error: &Error| {
@@ -74,7 +74,6 @@ fn groups() -> Vec<Check> {
     vec![Check::good("cgroups", possible.groups), limits]
 }
 
-/// The engines that have brig as a runtime, with the file that registers it.
 fn engines() -> Check {
     let registered = Engine::ALL.into_iter().filter_map(|each| Some((each, engine::registered(each)?)));
     let found: Vec<_> = registered.map(|(each, found)| format!("{}: {}", each.word(), found.path.display())).collect();
@@ -82,7 +81,7 @@ fn engines() -> Check {
     Check::good("engines", if found.is_empty() { none() } else { found.join("; ") })
 }
 
-/// The remedies for limits that cannot be enforced, and the names of the optional ones.
+/// Also names the limits that are optional.
 fn remedy<'a>(refused: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> String {
     let mut remedies: Vec<_> = refused.clone().map(|(_, fix)| fix).collect();
     remedies.dedup();

@@ -1,8 +1,7 @@
-//! Hooks: programs of the caller that run at defined moments of a container (runtime-spec, "POSIX-platform Hooks").
+//! Hooks: programs of the caller (runtime-spec, "POSIX-platform Hooks").
 //!
-//! In: a hook, and the state for its stdin. Out: nothing, or the error. A hook on the host has the environment of the
-//! configuration and no other: not brig's and not the container's (CVE-2025-23266). A hook inside the container
-//! without `env` has that of the container's process, as with runc.
+//! A hook on the host gets the configuration's environment: not brig's and not the container's (CVE-2025-23266). A hook
+//! inside the container without `env` gets that of the container's process, as with runc.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{new_memory, new_sealable_memory};
@@ -20,15 +19,14 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The most output of a failed hook in the error, in bytes.
+/// Of a failed hook, in bytes.
 const MAX_OUTPUT: usize = 4096;
 
-/// Runs hooks in order, until one fails. `moment` is the name of the list, for errors.
+/// `moment` is the name of the list, for errors.
 pub(crate) fn run(moment: &str, hooks: &[Hook], state: &State) -> Result<()> {
     run_inside(moment, hooks, state, &[])
 }
 
-/// Runs hooks inside the container. A hook without `env` inherits `environment` (`NAME=VALUE`).
 pub(crate) fn run_inside(moment: &str, hooks: &[Hook], state: &State, environment: &[CString]) -> Result<()> {
     for (index, hook) in hooks.iter().enumerate() {
         run_one(hook, state, environment)
@@ -80,21 +78,20 @@ fn run_one(hook: &Hook, state: &State, environment: &[CString]) -> Result<()> {
     ))
 }
 
-/// Escapes control characters: a hook inside the container may print anything, and engines print its output on a terminal.
-/// Keeps other characters; the log escapes what its format needs.
+/// A hook inside the container may print anything, and engines print it on a terminal. The log escapes what its format
+/// needs.
 fn escape_controls(text: &str) -> String {
     let is_kept = |each: char| matches!(each, '\n' | '\t') || !each.is_control();
     text.chars().flat_map(|each| if is_kept(each) { vec![each] } else { each.escape_default().collect() }).collect()
 }
 
-/// Splits `NAME=VALUE`.
 fn split_variable(variable: &[u8]) -> Option<(&OsStr, &OsStr)> {
     let at = variable.iter().position(|byte| *byte == b'=')?;
     Some((OsStr::from_bytes(&variable[..at]), OsStr::from_bytes(&variable[at + 1..])))
 }
 
-/// The state as a sealed file for stdin. A write to a pipe could block beyond the time limit while the hook does not
-/// read. And SIGPIPE, which has its default action before the last hooks, would kill brig when the hook ends first.
+/// A sealed file, not a pipe: a write could block beyond the time limit. SIGPIPE, with its default action before the
+/// last hooks, would kill brig if the hook ended first.
 fn state_file(state: &State) -> Result<File> {
     let step = || "write the state for its stdin";
     let text = serde_json::to_vec(state).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;

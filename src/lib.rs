@@ -1,6 +1,6 @@
 //! brig: a minimal, daemonless container runtime for untrusted coding agents.
 //!
-//! The floors, and that imports only go down, are in `docs/architecture.md`; a test reads them from one table.
+//! Imports only go down the floors of `docs/architecture.md`: a test checks them.
 
 #![deny(unsafe_code)]
 
@@ -30,6 +30,6 @@ mod systemd;
 pub mod task;
 pub mod worker;
 
-#[doc(hidden)] // for the program alone: a library does not choose its caller's allocator
+#[doc(hidden)] // a library does not choose its caller's allocator
 pub use start::heap::StartHeap;
 pub use task::{Options, Output, Sandbox, Task};

@@ -1,8 +1,8 @@
-//! The `brig` command: parses input, prints output. Everything it does is a call to the library.
+//! The `brig` command: parses input, calls the library, prints output.
 
 mod cli;
 
-/// Serves the many small allocations of a start without system calls.
+/// Serves the small allocations of a start without system calls.
 #[global_allocator]
 static HEAP: brig::StartHeap = brig::StartHeap;
 
