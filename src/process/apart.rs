@@ -1,5 +1,4 @@
-//! Work in a child process whose memory never becomes part of the sandbox: the container's init is a copy of this
-//! process.
+//! Work in a child, whose memory never becomes part of the sandbox: init is a copy of this process.
 
 use super::identity;
 use crate::error::{Context, Error, Kind, Result, wire};
@@ -13,14 +12,13 @@ use std::io::{Read, Write};
 const DONE: u8 = b'+';
 const FAILED: u8 = b'-';
 
-/// Does the work in a child and returns its result. The caller has one thread.
 pub(crate) fn apart(work: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
     let step = || "run work in a child process";
     let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::Internal, step)?;
     match clone_process(0, None).failing(Kind::Internal, step)? {
         Side::Child => {
             drop(ours);
-            // A panic would unwind or abort: abort signals a stale thread id after a raw clone on musl.
+            // As in `init::run`.
             std::panic::set_hook(Box::new(|_| exit(1)));
             exit(i32::from(answer(theirs, work).is_err()))
         }

@@ -5,16 +5,15 @@ use crate::error::{Context, Kind, Result};
 use crate::sys::clone::{Side, clone_process, exit, is_over};
 use rustix::fd::{AsFd, OwnedFd};
 
-/// The child process, as its parent holds it.
 #[derive(Debug)]
 pub(crate) struct Aside(OwnedFd);
 
 impl Aside {
-    /// Starts the work. It ends with its parent. The caller has one thread.
+    /// It ends with its parent.
     pub(crate) fn begin(work: impl FnOnce() -> Result<()>) -> Result<Aside> {
         match clone_process(0, None).failing(Kind::Internal, || "start a process beside this one")? {
             Side::Child => {
-                // A panic would unwind or abort: abort signals a stale thread id after a raw clone on musl.
+                // As in `init::run`.
                 std::panic::set_hook(Box::new(|_| exit(1)));
                 let done = identity::die_with_parent().and_then(|()| identity::be_undumpable()).and_then(|()| work());
                 exit(i32::from(done.is_err()))
@@ -23,7 +22,7 @@ impl Aside {
         }
     }
 
-    /// Whether the process has ended. `true` also reaps it.
+    /// `true` also reaps it.
     pub(crate) fn is_over(&self) -> bool {
         is_over(self.0.as_fd())
     }

@@ -1,5 +1,5 @@
-//! Attributes of the command's process: scheduling, I/O priority, memory policy, personality, labels. [`plan`] turns
-//! the words of config.json into numbers before anything is created.
+//! Scheduling, I/O priority, memory policy, personality, labels. [`plan`] turns config.json's words into numbers before
+//! anything is created.
 
 use super::procfs::Procfs;
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -8,20 +8,19 @@ use crate::spec::config::process::{IoPriority, Process, Scheduler};
 use crate::sys::attributes::{self as sys, SchedAttr};
 use nix::sys::personality::{Persona, set as set_personality};
 
-/// All attributes; the default changes nothing.
+/// The default changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attributes {
     scheduling: Option<SchedAttr>,
     io_priority: Option<u32>,
     memory_policy: Option<(u32, Vec<u64>)>,
     personality: Option<u32>,
-    /// CPU affinity once the process is in the cgroup.
+    /// Applied once the process is in the cgroup.
     pub affinity: Option<Vec<u64>>,
     apparmor: String,
     selinux: String,
 }
 
-/// The attributes that a process of config.json and `linux` ask for.
 pub(crate) fn plan(process: &Process, linux: &Linux) -> Result<Attributes> {
     let memory_policy = linux.memory_policy.as_ref().map(memory_policy_of).transpose()?;
     let personality = linux.personality.as_ref().map(personality).transpose()?;
@@ -45,7 +44,6 @@ pub(crate) fn plan(process: &Process, linux: &Linux) -> Result<Attributes> {
 }
 
 impl Attributes {
-    /// Applies all attributes but the labels to this process.
     pub(super) fn apply(&self) -> Result<()> {
         if let Some(cpus) = &self.affinity {
             sys::set_affinity(cpus).failing(Kind::Identity, || "set the CPU affinity")?;
@@ -67,8 +65,8 @@ impl Attributes {
         Ok(())
     }
 
-    /// Sets the SELinux label of new keyrings to the program's: the program could not search its session keyring
-    /// otherwise. execve(2) resets it.
+    /// New keyrings get the program's SELinux label: it could not search its session keyring otherwise. execve(2)
+    /// resets this.
     pub(super) fn label_keys(&self) -> Result<()> {
         if self.selinux.is_empty() {
             return Ok(());
@@ -78,8 +76,7 @@ impl Attributes {
             .doing(|| format!("apply the SELinux label `{}`", self.selinux))
     }
 
-    /// Sets the labels of the keyring and of the program before the process sees the container. A child inherits both
-    /// and writes none again.
+    /// Sets the labels before the process sees the container. A child inherits both and writes none again.
     pub(super) fn label_ahead(&mut self) -> Result<()> {
         self.label_keys()?;
         self.label(Procfs::open)?;
@@ -93,7 +90,7 @@ impl Attributes {
         self.scheduling.is_some() || self.io_priority.is_some()
     }
 
-    /// Sets the labels that the program gets at execve(2).
+    /// The program gets these labels at execve(2).
     pub(super) fn label(&self, procfs: impl FnOnce() -> Result<Procfs>) -> Result<()> {
         if self.apparmor.is_empty() && self.selinux.is_empty() {
             return Ok(());
@@ -104,7 +101,7 @@ impl Attributes {
             let written = procfs
                 .write("thread-self/attr/apparmor/exec", &value)
                 .or_else(|_| procfs.write("thread-self/attr/exec", &value))
-                // The kernel's error is about a file, which callers would look for in the container.
+                // The kernel's error names a file, which callers would look for in the container.
                 .map_err(|error| if has_labels(&procfs) { error } else { no_apparmor() });
             written.doing(|| format!("apply the AppArmor profile `{}`", self.apparmor))?;
         }
@@ -117,7 +114,7 @@ impl Attributes {
     }
 }
 
-/// Whether SELinux is in use: its file system is mounted writable (libselinux asks the same).
+/// Its file system is mounted writable, as libselinux asks.
 fn has_selinux() -> bool {
     /// `SELINUX_MAGIC` of linux/magic.h.
     const MAGIC: i64 = 0xf97c_ff8c;
@@ -126,7 +123,7 @@ fn has_selinux() -> bool {
             .is_ok_and(|found| !found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }
 
-/// Whether a security module labels processes. Without one the kernel refuses to write a label.
+/// Without a security module the kernel refuses to write a label.
 fn has_labels(procfs: &Procfs) -> bool {
     ["thread-self/attr/apparmor/current", "thread-self/attr/current"].iter().any(|path| procfs.can_read(path))
 }
@@ -244,7 +241,7 @@ fn personality(asked: &Personality) -> Result<u32> {
     word(&[("LINUX", 0), ("LINUX32", 8)], &asked.domain, "personality").map(|value| value as u32)
 }
 
-/// Every CPU of any kernel. The kernel keeps those that exist and that the cgroup allows.
+/// The kernel keeps those that exist and that the cgroup allows.
 pub(crate) fn every_cpu() -> Vec<u64> {
     vec![u64::MAX; 128]
 }

@@ -1,4 +1,4 @@
-//! A background process that outlives its caller and the caller's terminal.
+//! A process that outlives its caller and the caller's terminal.
 
 use crate::error::{Context, Error, Kind, Result, wire};
 use crate::files;
@@ -7,15 +7,15 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{chdir, setsid};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// The channel by which a background process sends its first report to its starter.
+/// Sends the first report of a background process to its starter.
 #[derive(Debug)]
 pub(crate) struct Starter(Option<files::Channel>);
 
 impl Starter {
-    /// Reports the start in a few words. Only the first call has an effect.
+    /// Only the first call has an effect.
     pub(crate) fn began(&mut self, words: &str) {
         if let Some(channel) = self.0.take() {
-            // The starter may have ended; the background process goes on.
+            // The starter may have ended.
             let _ = channel.send(&[b"B", words.as_bytes()].concat(), None);
         }
     }
@@ -27,8 +27,8 @@ impl Starter {
     }
 }
 
-/// Runs `work` in a new session, in the root directory, with only /dev/null and `kept` open. Returns its first report,
-/// or the error that came before. The caller has one thread.
+/// Runs `work` in a new session and `/`, with only /dev/null and `kept` open. Returns its first report, or an earlier
+/// error.
 pub(crate) fn in_background(kept: &[BorrowedFd<'_>], work: impl FnOnce(&mut Starter) -> Result<()>) -> Result<String> {
     let step = || "start a process in the background";
     let (ours, theirs) = files::Channel::pair().failing(Kind::Internal, step)?;
@@ -54,10 +54,10 @@ pub(crate) fn in_background(kept: &[BorrowedFd<'_>], work: impl FnOnce(&mut Star
     }
 }
 
-/// Closes the caller's descriptors: a reader of its pipe gets the end of file, and no file system stays in use.
+/// A reader of the caller's pipe then gets the end of file, and no file system stays in use.
 fn alone(starter: &Starter, kept: &[BorrowedFd<'_>]) -> Result<()> {
     let step = || "leave the terminal";
-    // The disks that the caller started ahead are made by its own children.
+    // They are children of the caller.
     crate::mounts::disk::forget_ahead();
     crate::mounts::disk::maker::forget();
     crate::ns::ahead::forget();

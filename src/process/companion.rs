@@ -1,8 +1,8 @@
 //! A host program that serves a sandbox's network from outside and ends with it.
 //!
-//! The program changes its identity and goes to the background, so the kernel forgets to end it with its parent
-//! (prctl(2), PR_SET_PDEATHSIG). So it runs in a new PID namespace: `keeper` ends with us, and `first`, pid 1 there,
-//! ends with `keeper`. The kernel then ends all other processes there (pid_namespaces(7)).
+//! It goes to the background with another identity, so the kernel forgets to end it with its parent (prctl(2),
+//! PR_SET_PDEATHSIG). So `keeper` ends with us, and with it `first`, pid 1 of a new PID namespace, and all processes
+//! there (pid_namespaces(7)).
 
 use super::identity::{self, Capabilities, Identity};
 use super::launch;
@@ -26,29 +26,26 @@ use std::time::Duration;
 
 /// Time limit for the network to be ready.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The bytes of its output that an error repeats at most.
+/// Bytes of output in an error.
 const MOST_WORDS: u64 = 4096;
 const DONE: &[u8] = b"+";
 const FAILED: &[u8] = b"-";
 
-/// A program that gets the sandbox's network namespace as its standard input. It exits when the network is ready; its
-/// background process serves.
+/// Gets the network namespace as standard input. It exits when the network is ready; its background process serves.
 pub(crate) struct Service {
-    /// The program.
     pub path: CString,
-    /// Its arguments, the name first.
+    /// The name first.
     pub arguments: Vec<CString>,
-    /// The network namespace.
     pub network: OwnedFd,
-    /// The owner of the network namespace: the program has power only there.
+    /// Owns the network namespace: the program has power only there.
     pub users: OwnedFd,
-    /// The user in that namespace; `None` keeps the caller's.
+    /// `None` keeps the caller's.
     pub user: Option<u32>,
-    /// Whether it gets a private device for tunnels instead of the host's.
+    /// A private device for tunnels, not the host's.
     pub own_tun: bool,
 }
 
-/// The program, as its parent holds it. Dropping it ends it.
+/// Dropping it ends the program.
 #[derive(Debug)]
 pub(crate) struct Companion {
     keeper: Keeper,
@@ -57,14 +54,14 @@ pub(crate) struct Companion {
 }
 
 impl Companion {
-    /// Starts the program and waits until the network is ready. The caller has one thread.
+    /// Waits until the network is ready.
     pub(crate) fn start(service: Service) -> Result<Companion> {
         let step = || "start a program beside the container";
         let (ours, theirs) = Channel::pair().failing(Kind::Internal, step)?;
         let (words, out) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::Internal, step)?;
         match clone_process(0, None).failing(Kind::Internal, step)? {
             Side::Child => {
-                // A panic would unwind or abort: abort signals a stale thread id after a raw clone on musl.
+                // As in `init::run`.
                 std::panic::set_hook(Box::new(|_| exit(1)));
                 drop((ours, words));
                 exit(i32::from(keep(service, &theirs, &out).is_err()))
@@ -80,13 +77,12 @@ impl Companion {
         }
     }
 
-    /// Readable when the program has ended.
     pub(crate) fn process(&self) -> BorrowedFd<'_> {
         self.keeper.0.as_fd()
     }
 }
 
-/// The process that ends with us and ends all processes of the program. Dropping it ends it.
+/// Ends with us or when dropped, and with it all processes of the program.
 #[derive(Debug)]
 struct Keeper(OwnedFd);
 
@@ -98,7 +94,7 @@ impl Drop for Keeper {
     }
 }
 
-/// The route socket that the keeper sends when the network is ready; `None` if the program failed.
+/// `None` if the program failed; the socket comes when the network is ready.
 fn receive_route(channel: &Channel) -> Result<Option<OwnedFd>> {
     let step = || "hear from a program beside the container";
     let timeout = Timespec::try_from(PATIENCE).unwrap_or_default();
@@ -120,7 +116,6 @@ fn refusal(service: &Service, words: OwnedFd) -> Error {
     Error::new(Kind::Network, last).doing(format!("run `{}`", service.path.to_string_lossy()))
 }
 
-/// Runs in the keeper, which ends with its parent.
 fn keep(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
     let step = || "start a program beside the container";
     // Ctrl-C at the terminal is for the supervisor, which then ends the keeper.
@@ -139,12 +134,12 @@ fn keep(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
                 .failing(Kind::Identity, step)
                 .and_then(|()| identity::keep_capabilities(&[]))
                 .and_then(|()| wait_for(pidfd.as_fd()).failing(Kind::Lost, step));
-            exit(i32::from(done.is_err())) // our descriptors are closed already and must not be closed twice
+            exit(i32::from(done.is_err())) // our closed descriptors must not be closed twice
         }
     }
 }
 
-/// Runs as pid 1: starts the program, reports that it is ready, and stays as long as its processes.
+/// Pid 1, which stays as long as the program's processes.
 fn first(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
     let step = || "run a program beside the container";
     identity::die_with_parent()?;
@@ -166,7 +161,6 @@ fn first(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
     exit(i32::from(done.is_err())) // as above
 }
 
-/// Becomes the program, with only the capabilities to enter the namespace.
 fn become_service(service: &Service, out: &OwnedFd) -> Result<std::convert::Infallible> {
     let step = || "become a program beside the container";
     rustix::stdio::dup2_stdin(&service.network).failing(Kind::Identity, step)?;

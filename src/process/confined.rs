@@ -1,5 +1,4 @@
-//! A process beside the container that serves untrusted peers: it keeps the descriptors that it serves, and no
-//! privileges.
+//! A process beside the container that serves untrusted peers without privileges.
 
 use super::identity::{self, Identity};
 use crate::error::{Context, Error, Kind, Result};
@@ -15,65 +14,59 @@ use rustix::process::{
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The privileges of such a process.
 pub(crate) struct Confinement<'all> {
-    /// Its user id; `None` keeps the caller's.
+    /// `None` keeps the caller's.
     pub user: Option<u32>,
-    /// The `tasks` files of the cgroups that it joins.
     pub tasks: &'all [OwnedFd],
-    /// The system calls that it may make.
     pub filter: &'all seccomp::Program,
-    /// Whether a kernel without Landlock is accepted.
     pub landlock_optional: bool,
 }
 
-/// The task of the process.
 pub(crate) trait Work {
-    /// Host data that it reads before the host is out of reach.
+    /// Read before the host is out of reach.
     type Sources;
-    /// A descriptor whose other end the parent holds: it hangs up when the parent ends.
+    /// Hangs up when the parent ends.
     fn parent(&self) -> BorrowedFd<'_>;
-    /// The descriptors that it keeps besides. All others are closed.
+    /// All others are closed.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
     /// Reads the host data, with all privileges.
     fn prepare(&self) -> Result<Self::Sources>;
-    /// Does the task, without privileges.
+    /// Without privileges.
     fn run(self, sources: Self::Sources) -> Result<()>;
 }
 
-/// The process, as its parent holds it. Dropping it ends it.
+/// Dropping it ends the process.
 #[derive(Debug)]
 pub(crate) struct Confined {
-    /// Its pid, which stays unique until it is reaped.
+    /// Unique until it is reaped.
     pid: i32,
     pidfd: OwnedFd,
     reaped: bool,
     time: ProcessorTime,
 }
 
-/// Processor time in nanoseconds.
+/// In nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProcessorTime {
     pub user: u64,
     pub system: u64,
 }
 
-/// The unit of times in `/proc/PID/stat` (`USER_HZ`, always 100 on Linux).
+/// `USER_HZ`, always 100 on Linux.
 const NANOSECONDS_PER_TICK: u64 = 10_000_000;
 
-/// The 14th and the 15th field (proc(5)); the second one, in parentheses, may contain anything.
+/// Fields 14 and 15 (proc(5)); the second one, in parentheses, may contain anything.
 fn time_in(stat: &str) -> Option<ProcessorTime> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut next = || fields.next()?.parse::<u64>().ok().map(|ticks| ticks * NANOSECONDS_PER_TICK);
     Some(ProcessorTime { user: next()?, system: next()? })
 }
 
-/// Starts a process that gives up all rights and does the work. The caller has one thread.
 pub(crate) fn spawn_confined<Task: Work>(confinement: &Confinement<'_>, work: Task) -> Result<Confined> {
     match clone_process(0, None).failing(Kind::Internal, || "start a process beside the container")? {
         Side::Parent(pid, pidfd) => Ok(Confined { pid, pidfd, reaped: false, time: ProcessorTime::default() }),
         Side::Child => {
-            // A panic would unwind or abort: abort signals a stale thread id after a raw clone on musl.
+            // As in `init::run`.
             std::panic::set_hook(Box::new(|_| exit(1)));
             let done = confine(confinement, &work).and_then(|sources| work.run(sources));
             exit(i32::from(done.is_err()))
@@ -101,7 +94,7 @@ fn confine<Task: Work>(confinement: &Confinement<'_>, work: &Task) -> Result<Tas
     identity::be_undumpable()?; // a change of user makes us dumpable again
     identity::keep_capabilities(&[])?;
     identity::gain_nothing()?;
-    identity::die_with_parent()?; // the change of user also resets this
+    identity::die_with_parent()?;
     let mut wait = [PollFd::from_borrowed_fd(work.parent(), PollFlags::empty())];
     if poll(&mut wait, Some(&Timespec::default())).is_ok() && wait[0].revents().contains(PollFlags::HUP) {
         return Err(Error::new(Kind::Lost, "the parent is gone"));
@@ -112,7 +105,7 @@ fn confine<Task: Work>(confinement: &Confinement<'_>, work: &Task) -> Result<Tas
 }
 
 impl Confined {
-    /// The processor time that it has used until now or until its end.
+    /// Until now, or until its end.
     pub(crate) fn time(&self) -> ProcessorTime {
         if self.reaped {
             return self.time;
@@ -121,7 +114,7 @@ impl Confined {
         stat.ok().and_then(|stat| time_in(&stat)).unwrap_or(self.time)
     }
 
-    /// Waits for its end at most this long; returns whether it ended.
+    /// Returns whether it ended.
     pub(crate) fn wait(&mut self, most: Duration) -> bool {
         let end = Instant::now() + most;
         while !self.reaped {
@@ -143,7 +136,6 @@ impl Confined {
         true
     }
 
-    /// Kills the process.
     pub(crate) fn kill(&mut self) {
         if !self.reaped {
             // It may have ended already.

@@ -4,16 +4,16 @@ use crate::error::{Context, Error, Kind, Result, Step};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// Stands for a path: the process was born in its directory (`join`).
+/// The process was born in its directory (`join`).
 pub(super) const ENTERED: &str = "";
 
-/// Enters `path` with the current privileges. [`verify`] judges the result.
+/// With the current privileges. [`verify`] judges the result.
 pub(super) fn enter(path: &Path) -> Result<(), Errno> {
     if path.as_os_str() == ENTERED { Ok(()) } else { rustix::process::chdir(path) }
 }
 
-/// Makes sure that the process is in `path`, inside the root. `entered` is the result of the first attempt, with more
-/// privileges. The command's user may be the only one with access, or may have none.
+/// `entered` is the result of an attempt with more privileges. The command's user may be the only one with access, or
+/// may have none.
 pub(super) fn verify(path: &Path, entered: Result<(), Errno>) -> Result<()> {
     let step = || format!("chdir to cwd (\"{}\") set in config.json failed", path.display()); // runc's words
     match entered {

@@ -1,9 +1,9 @@
-//! The first process in an existing user namespace. A helper enters it and makes the process there, as our child, so
-//! that the other new namespaces belong to it. The parent could not return from a user namespace (user_namespaces(7)).
+//! The first process in an existing user namespace, to which its other new namespaces belong. A helper makes it as our
+//! child: the parent could not return (user_namespaces(7)). Nor could it from all others ([`ns::can_return`]), so the
+//! helper joins these too.
 //!
-//! The helper also enters an existing cgroup namespace: from inside no process can join an outside group under
-//! nsdelegate (cgroup-v2, "Delegation"). And it joins the namespaces that the parent could not leave again
-//! ([`ns::can_return`]).
+//! The helper also enters an existing cgroup namespace: no process inside can join an outside group under nsdelegate
+//! (cgroup-v2, "Delegation").
 
 use super::init;
 use super::message::{Channel, Tag};
@@ -16,7 +16,7 @@ use crate::sys::clone::{Side, clone_process, clone_sibling, exit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Starts the container of `plan`: its user namespace is joined, or new with `maps`.
+/// The user namespace of `plan` is joined, or new with `maps`.
 pub(super) fn spawn(
     mut plan: Plan,
     ours: Channel,
@@ -24,7 +24,7 @@ pub(super) fn spawn(
     cgroup: Option<OwnedFd>,
     maps: Option<&Maps>,
 ) -> Result<Spawned> {
-    // The machine's root joins what it may; the helper joins what only the namespace's root may.
+    // The machine's root joins what it may, the helper what only the namespace's root may.
     let privileged = rustix::process::geteuid().is_root();
     let _hidden = identity::Hidden::begin()?;
     let visits = privileged && ns::can_return(&plan.namespaces);
@@ -36,7 +36,7 @@ pub(super) fn spawn(
             drop(ours);
             match enter(&mut plan, &theirs, privileged, visits) {
                 Ok(Side::Child) => {
-                    // The channel is the helper's too: its message comes first.
+                    // The helper's message comes first.
                     if !waits && theirs.wait_for_go().is_err() {
                         exit(1);
                     }
@@ -59,8 +59,7 @@ pub(super) fn spawn(
     born(ours, &helper, maps, true)
 }
 
-/// The helper's part, one line a step. It joins the namespaces that its parent has not visited: with the caller's
-/// privileges, or with those inside.
+/// Joins the namespaces that the parent has not visited, with the caller's privileges or with those inside.
 fn enter(plan: &mut Plan, parent: &Channel, privileged: bool, visited: bool) -> Result<Side> {
     identity::die_with_supervisor(parent)?;
     identity::score(std::mem::replace(&mut plan.oom_score, OomScore::Inherited))?; // only the outside may lower it

@@ -1,4 +1,4 @@
-//! The identity of a container's process: user, groups, capabilities, and limits on privileges.
+//! User, groups, capabilities, and limits on privileges of a container's process.
 
 use super::attributes::Attributes;
 use super::message::Channel;
@@ -17,19 +17,15 @@ use rustix::thread::{
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// User id inside the container.
     pub uid: u32,
-    /// Group id inside the container.
     pub gid: u32,
-    /// Supplementary groups.
+    /// Supplementary.
     pub groups: Vec<u32>,
-    /// Whether the process was born with these groups. It then makes no call for them, which a filter may refuse.
+    /// Already set at birth: the process makes no call for them, which a filter may refuse.
     pub born_with_groups: bool,
-    /// umask(2); `None` keeps it.
+    /// `None` keeps it.
     pub umask: Option<u32>,
-    /// Its capabilities.
     pub capabilities: Capabilities,
-    /// prctl(2), PR_SET_NO_NEW_PRIVS.
     pub no_new_privileges: bool,
 }
 
@@ -40,26 +36,21 @@ impl Identity {
     }
 }
 
-/// The five sets of capabilities(7), as bits. The default is empty.
+/// capabilities(7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Capabilities {
-    /// The limit of all sets.
     pub bounding: u64,
-    /// The set that the kernel checks.
     pub effective: u64,
-    /// The limit of the effective set.
     pub permitted: u64,
-    /// Kept by programs with file capabilities.
     pub inheritable: u64,
-    /// Kept by other programs.
     pub ambient: u64,
 }
 
-/// Becomes a user of the container, with these groups and without the caller's. Where setgroups is denied (an ordinary
-/// user's namespace), supplementary groups stay; unmapped, they appear as the overflow group.
+/// Where setgroups is denied (an ordinary user's namespace), supplementary groups stay; unmapped, they appear as the
+/// overflow group.
 ///
-/// `filter` is in force already. If it refuses setresuid(2) or setresgid(2), call setuid(2) or setgid(2) as runc does:
-/// with the capability these set all three ids.
+/// If `filter`, already in force, refuses setresuid(2) or setresgid(2), call setuid(2) or setgid(2) as runc does: with
+/// the capability these set all three ids.
 pub(super) fn become_user(identity: &Identity, filter: Option<&Program>) -> Result<()> {
     #[cfg(feature = "weakened")]
     let identity = &Identity { uid: named_so(identity.uid), ..identity.clone() };
@@ -79,7 +70,7 @@ pub(super) fn become_user(identity: &Identity, filter: Option<&Program>) -> Resu
         .failing(Kind::Identity, || format!("become user {}", uid.as_raw()))
 }
 
-/// Whether these are the supplementary groups already: an ordinary user cannot set them.
+/// An ordinary user cannot set its groups, so compare them.
 fn has_groups(groups: &[Gid]) -> bool {
     let sorted = |groups: &[Gid]| {
         let mut all: Vec<u32> = groups.iter().map(|group| group.as_raw()).collect();
@@ -89,8 +80,8 @@ fn has_groups(groups: &[Gid]) -> bool {
     rustix::process::getgroups().is_ok_and(|own| sorted(&own) == sorted(groups))
 }
 
-/// The user with this number as its name, looked up only if a test asks for it (CVE-2016-3697). The C library reads the
-/// container's files, and loads the libraries of its nsswitch.conf (CVE-2019-14271). No other build makes this lookup.
+/// The user with this number as its name, for a test (CVE-2016-3697). The C library reads the container's files, and
+/// loads the libraries of its nsswitch.conf (CVE-2019-14271).
 #[cfg(feature = "weakened")]
 fn named_so(uid: u32) -> u32 {
     let find = || nix::unistd::User::from_name(&uid.to_string()).ok().flatten();
@@ -98,7 +89,7 @@ fn named_so(uid: u32) -> u32 {
     found.map_or(uid, |user| user.uid.as_raw())
 }
 
-/// Limits the bounding set to `capabilities`, and keeps the other sets over the change of user that follows.
+/// Keeps the other sets over the change of user that follows.
 pub(super) fn bound_capabilities(capabilities: &Capabilities) -> Result<()> {
     if weaken::is_off("capabilities") {
         return Ok(());
@@ -110,10 +101,10 @@ pub(super) fn bound_capabilities(capabilities: &Capabilities) -> Result<()> {
     set_keep_capabilities(true).failing(Kind::Identity, || "keep capabilities over the change of user")
 }
 
-/// Takes these capabilities and gives up all others for good. Capabilities that the caller does not have are left out.
+/// Capabilities that the caller lacks are left out.
 pub(super) fn take_capabilities(capabilities: &Capabilities) -> Result<()> {
     if weaken::is_off("capabilities") {
-        // A user other than 0 keeps capabilities across execve only in the ambient set.
+        // A user other than 0 keeps only the ambient set across execve.
         let held = caps::read(None, CapSet::Permitted).map_err(refused)?;
         caps::set(None, CapSet::Inheritable, &held).map_err(refused)?;
         return caps::set(None, CapSet::Ambient, &held).map_err(refused);
@@ -140,14 +131,13 @@ pub(super) fn take_capabilities(capabilities: &Capabilities) -> Result<()> {
     Ok(())
 }
 
-/// Sets the mode mask of the program's new files.
 pub(super) fn set_umask(identity: &Identity) {
     if let Some(mask) = identity.umask {
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
     }
 }
 
-/// Gives up every capability but `kept`. A process that never calls execve needs no smaller bounding set.
+/// Without execve no smaller bounding set is needed.
 pub(super) fn keep_capabilities(kept: &[Capability]) -> Result<()> {
     if weaken::is_off("capabilities") {
         return Ok(());
@@ -169,7 +159,7 @@ fn refused(cause: caps::errors::CapsError) -> Error {
     Error::new(Kind::Identity, cause.to_string()).doing("drop the capabilities")
 }
 
-/// One call a capability, where the caps crate makes two. Ends at the first that the kernel does not know
+/// One call a capability, not two as in the caps crate, up to the first that the kernel does not know
 /// (capabilities(7)).
 fn limit_bounding_set(kept: u64) -> Result<()> {
     let step = || "limit the capability bounding set";
@@ -190,7 +180,7 @@ fn limit_bounding_set(kept: u64) -> Result<()> {
     Ok(())
 }
 
-/// Programs gain nothing by setuid or file capabilities. prctl(2), PR_SET_NO_NEW_PRIVS.
+/// prctl(2), PR_SET_NO_NEW_PRIVS: setuid and file capabilities have no effect.
 pub(super) fn gain_nothing() -> Result<()> {
     if weaken::is_off("no-new-privs") {
         return Ok(());
@@ -198,7 +188,7 @@ pub(super) fn gain_nothing() -> Result<()> {
     set_no_new_privs(true).failing(Kind::Identity, || "set no_new_privs")
 }
 
-/// Denies tracing, and access to memory and descriptors, to processes inside (CVE-2016-9962). A change of user and
+/// Processes inside can then not trace us, nor read our memory and descriptors (CVE-2016-9962). A change of user and
 /// execve reset this.
 pub(super) fn be_undumpable() -> Result<()> {
     if weaken::is_off("undumpable") {
@@ -207,18 +197,17 @@ pub(super) fn be_undumpable() -> Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).failing(Kind::Identity, || "become undumpable")
 }
 
-/// Lets an ordinary user's processes join our namespaces and take our descriptors. The container's processes could then
-/// trace a process that stays dumpable: see the callers.
+/// Lets an ordinary user's processes join our namespaces and take our descriptors. The container's processes could
+/// trace us meanwhile: see the callers.
 pub(super) fn be_dumpable() -> Result<()> {
     set_dumpable_behavior(DumpableBehavior::Dumpable).failing(Kind::Identity, || "become dumpable")
 }
 
-/// A period in which this process and its new children are undumpable.
+/// Until its drop, this process and new children are undumpable.
 pub(super) struct Hidden;
 
 impl Hidden {
-    /// Starts the period, for the machine's root alone. An ordinary user's parent must write files of /proc that root
-    /// would own meanwhile.
+    /// For the machine's root alone: an ordinary user's parent must write files of /proc that root would own meanwhile.
     pub(super) fn begin() -> Result<Option<Hidden>> {
         if !rustix::process::geteuid().is_root() {
             return Ok(None);
@@ -229,41 +218,38 @@ impl Hidden {
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        // Only for this process; staying undumpable does no harm.
+        // Staying undumpable does no harm.
         let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
     }
 }
 
-/// No longer dies with the parent: the runtime's `create` ends, and the container stays.
+/// `create` ends, and the container stays.
 pub(super) fn outlive_parent() -> Result<()> {
     set_parent_process_death_signal(None).failing(Kind::Identity, || "unbind our life from the parent's")
 }
 
-/// Dies with the parent. A change of user resets this, so call it after each (prctl(2), PR_SET_PDEATHSIG).
+/// A change of user resets this (prctl(2), PR_SET_PDEATHSIG).
 pub(super) fn die_with_parent() -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).failing(Kind::Identity, || "bind our life to the parent's")
 }
 
-/// Dies with a parent outside our PID namespace. The parent may have died before prctl(2). getppid(2) returns 0 either
-/// way, so ask the channel.
+/// For a parent outside our PID namespace. It may have died before prctl(2), and getppid(2) returns 0 either way, so
+/// ask the channel.
 pub(super) fn die_with_supervisor(parent: &Channel) -> Result<()> {
     die_with_parent()?;
     if parent.is_open() { Ok(()) } else { exit(1) }
 }
 
-/// How early the kernel kills the process when memory runs out. proc_pid_oom_score_adj(5).
+/// proc_pid_oom_score_adj(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OomScore {
-    /// The caller's.
     Inherited,
-    /// The caller's, unless it protects: a service manager's protection of the caller is not for the sandbox.
+    /// A service manager's protection of the caller is not for the sandbox.
     Unprotected,
-    /// This adjustment.
     Adjusted(i32),
 }
 
-/// Sets the adjustment for the out-of-memory killer. A process without the caller's protection also loses the caller's
-/// real-time priority.
+/// `Unprotected` also gives up the caller's real-time priority.
 pub(super) fn score(score: OomScore) -> Result<()> {
     const PATH: &str = "/proc/self/oom_score_adj";
     let step = || "give up the protection from the out-of-memory killer";
@@ -281,15 +267,13 @@ pub(super) fn score(score: OomScore) -> Result<()> {
             Ok(())
         }
         OomScore::Adjusted(value) => match std::fs::write(PATH, value.to_string()) {
-            // Only a privileged caller may lower the score; the caller's higher score stays.
+            // Only a privileged caller may lower the score; its higher score stays.
             Err(cause) if cause.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
             other => other.failing(Kind::Identity, || format!("set oom_score_adj to {value}")),
         },
     }
 }
 
-/// Replaces the caller's session keyring by a new one with the label of `attributes`. Kernels without keyrings need
-/// nothing.
 pub(super) fn leave_keyring(attributes: &Attributes) -> Result<()> {
     if weaken::is_off("keyring") {
         return Ok(());

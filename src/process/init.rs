@@ -1,4 +1,4 @@
-//! The steps of the container's first process, from the clone to the start of the command.
+//! The container's first process, from the clone to the start of the command.
 
 use super::identity::Identity;
 use super::message::{Channel, Tag};
@@ -19,7 +19,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Runs in the new process. Sends the whole error if a step fails, and ends.
+/// Sends the whole error of a failed step, and ends.
 pub(super) fn run(plan: Plan, parent: Channel) -> ! {
     // A panic would unwind or abort: abort signals a stale thread id after a raw clone on musl.
     std::panic::set_hook(Box::new(|_| exit(1)));
@@ -32,11 +32,10 @@ pub(super) fn run(plan: Plan, parent: Channel) -> ! {
     }
 }
 
-/// One line a step, with a reason where the order matters.
 fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     identity::die_with_supervisor(parent)?;
     umask(Mode::WGRP | Mode::WOTH); // the result does not depend on the caller's umask
-    identity::score(plan.oom_score)?; // before undumpable: root owns its file afterwards
+    identity::score(plan.oom_score)?; // before undumpable: root owns its file then
     if let Some(network) = &plan.network {
         move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
             .failing(Kind::Network, || "enter the sandbox's network namespace")?;
@@ -57,8 +56,8 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     if plan.waits {
         parent.wait_for_go()?;
     }
-    ns::shift_time(&plan.namespaces)?; // before undumpable: root would own its file
-    identity::be_undumpable()?; // after the maps: from here on the machine's root owns our files of /proc
+    ns::shift_time(&plan.namespaces)?; // before undumpable too
+    identity::be_undumpable()?; // after the maps: root then owns our files of /proc
     if let Joins::AtOnce(tasks) = &plan.joins {
         tasks.iter().try_for_each(join_cgroup)?;
         share_no_cgroup(&plan.namespaces)?;
@@ -76,12 +75,12 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     if let Some(name) = &plan.domainname {
         rustix::system::setdomainname(name.as_bytes()).failing(Kind::Namespace, || "set the domain name")?;
     }
-    // A namespace that was joined for a gateway may have its loopback down; one made ahead is up.
+    // A namespace joined for a gateway may have its loopback down; one made ahead is up.
     if plan.namespaces.makes(NamespaceKind::Network) || (plan.inside.is_some() && plan.network.is_none()) {
         bring_loopback_up()?;
     }
     if let Some(inside) = plan.inside {
-        // before identities change: low ports and routes need privileges here
+        // before identities change: low ports and routes need privileges
         net::serve(&inside.wish, &inside.gateway)?;
     }
     match plan.uplink {
@@ -93,7 +92,7 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
         }
         None => {}
     }
-    // Before the image is visible; the weakened build does it late, as deceived runtimes did (CVE-2025-52881).
+    // Before the image is visible; the weakened build is late, as deceived runtimes were (CVE-2025-52881).
     let is_late = weaken::is_off("own-procfs");
     if !plan.sysctls.is_empty() && !is_late {
         Procfs::open()?.set(&plan.sysctls)?;
@@ -103,7 +102,7 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
         // before the root is filled: a group never counts earlier memory
         join_when_told(&plan.joins, &plan.namespaces, parent)?;
     }
-    let stdio = enter_root(plan.root, &plan.hooks, &plan.command.directory, plan.stdio, parent)?; // from here on no host path can be named
+    let stdio = enter_root(plan.root, &plan.hooks, &plan.command.directory, plan.stdio, parent)?; // no host path after
     if !plan.sysctls.is_empty() && is_late {
         Procfs::open()?.set(&plan.sysctls)?;
     }
@@ -134,8 +133,7 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     }
 }
 
-/// Builds, seals and enters the root, with the hooks in the specification's order. The supervisor receives the writable
-/// file systems.
+/// The hooks run in the specification's order. The supervisor receives the writable file systems.
 fn enter_root(
     mut root: mounts::Root,
     hooks: &BuildHooks,
@@ -167,7 +165,6 @@ fn enter_root(
     Ok(stdio)
 }
 
-/// Runs the hooks that may read and extend the built root.
 fn run_hooks(hooks: &BuildHooks, root: BorrowedFd<'_>, parent: &Channel) -> Result<()> {
     if hooks.of_parent {
         parent.send_tag(Tag::Hooks)?; // prestart and createRuntime: our namespaces, their root
@@ -188,14 +185,13 @@ fn open_terminal(root: BorrowedFd<'_>, stdio: Stdio, parent: &Channel) -> Result
     }
 }
 
-/// Becomes root, without the caller's groups, in a user namespace that another process has mapped.
+/// In a user namespace that another process has mapped; without the caller's groups.
 fn be_root_inside(parent: &Channel) -> Result<()> {
     parent.wait_for_go()?;
     identity::become_user(&Identity::default(), None)?;
-    identity::die_with_supervisor(parent) // a change of user resets it (prctl(2))
+    identity::die_with_supervisor(parent)
 }
 
-/// Joins the groups that the parent makes meanwhile.
 fn join_when_told(joins: &Joins, namespaces: &ns::Namespaces, parent: &Channel) -> Result<()> {
     match joins {
         Joins::Told => {
@@ -206,13 +202,13 @@ fn join_when_told(joins: &Joins, namespaces: &ns::Namespaces, parent: &Channel) 
     }
 }
 
-/// Moves this process into a v1 cgroup. Writing "0" to `tasks` moves one thread without a grace period of the kernel.
-/// `cgroup.procs` waits 5 to 15 ms after an idle moment (docs/decisions/0002-cgroup-joining.md).
+/// "0" in a v1 `tasks` file moves one thread without a grace period of the kernel. `cgroup.procs` waits 5 to 15 ms
+/// after an idle moment (docs/decisions/0002-cgroup-joining.md).
 fn join_cgroup(tasks: &OwnedFd) -> Result<()> {
     rustix::io::write(tasks, b"0").failing(Kind::Cgroup, || "move into the container's cgroup").map(|_| ())
 }
 
-/// After joining: the namespace's root is the cgroup that we are in.
+/// After joining: our cgroup becomes the namespace's root.
 fn share_no_cgroup(namespaces: &ns::Namespaces) -> Result<()> {
     if !namespaces.cgroup || weaken::is_off("cgroup-namespace") {
         return Ok(());
@@ -222,7 +218,7 @@ fn share_no_cgroup(namespaces: &ns::Namespaces) -> Result<()> {
 
 fn name_machine(name: &str) -> Result<()> {
     if weaken::is_off("uts-namespace") {
-        return Ok(()); // without a UTS namespace this would rename the host
+        return Ok(()); // would rename the host
     }
     rustix::system::sethostname(name.as_bytes()).failing(Kind::Namespace, || "set the host name")
 }
@@ -232,7 +228,7 @@ fn enter_user_namespace(userns: OwnedFd) -> Result<()> {
         .failing(Kind::UserNamespace, || "enter the sandbox's user namespace")
 }
 
-/// Programs expect 127.0.0.1 to answer, also in a new network namespace.
+/// Programs expect 127.0.0.1 to answer.
 fn bring_loopback_up() -> Result<()> {
     let step = || "bring the loopback interface up";
     let socket =

@@ -1,5 +1,4 @@
-//! The steps of a process that enters a running container: its cgroup, its namespaces, then the last steps of every
-//! command.
+//! A process that enters a running container, up to the last steps of every command.
 
 use super::attributes::Attributes;
 use super::identity::{self, Capabilities, Identity, OomScore};
@@ -22,34 +21,26 @@ use std::borrow::Cow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// The input of a process that enters a container.
 pub(crate) struct Join {
-    /// The container's first process, whose namespaces are entered.
+    /// The pidfd of its first process.
     pub init: OwnedFd,
-    /// Its id.
     pub pid: i32,
-    /// Whether the process adopts orphans among its descendants, so that they can be found.
+    /// Whether it adopts orphans among its descendants, so that they can be found.
     pub adopts: bool,
     /// The v2 cgroup of its birth.
     pub cgroup: Option<OwnedFd>,
-    /// The `tasks` files of v1 cgroups.
     pub cgroup_tasks: Vec<OwnedFd>,
-    /// The `cgroup.procs` file of a full cgroup, in which no process can be born: the process is moved in after its
-    /// birth.
+    /// `cgroup.procs` of a full cgroup, where no process can be born: it moves in after its birth.
     pub full_group: Option<OwnedFd>,
-    /// Its CPUs until it is in the cgroup.
+    /// Until it is in the cgroup.
     pub first_affinity: Option<Vec<u64>>,
-    /// Its adjustment for the out-of-memory killer.
     pub oom_score: OomScore,
-    /// Its identity while it crosses the container's user namespace: root, or the one id that is mapped there.
+    /// While it crosses the container's user namespace: root, or the one mapped id.
     pub entering: Identity,
-    /// Its command.
     pub command: Command,
-    /// Its standard streams.
     pub stdio: Stdio,
 }
 
-/// The namespaces of /proc/PID/ns as flags of setns(2).
 const KINDS: [(&str, ThreadNameSpaceType); 7] = [
     ("user", ThreadNameSpaceType::USER),
     ("mnt", ThreadNameSpaceType::MOUNT),
@@ -63,18 +54,15 @@ const KINDS: [(&str, ThreadNameSpaceType); 7] = [
 const START: &str = "start a process for the container";
 const JOIN: &str = "enter the container's namespaces";
 
-/// The reason why a process could not be started in the container.
 pub(crate) enum Refused {
-    /// The v2 cgroup takes no processes: it has child groups or another type. Another group may take them.
+    /// The v2 cgroup has child groups or another type. Another group may take the process.
     Group(Error),
-    /// EAGAIN at birth: a cgroup is at its limit of processes ([`crate::cgroup::Cgroup::join_full`]).
+    /// EAGAIN: a cgroup is at its limit of processes ([`crate::cgroup::Cgroup::join_full`]).
     Full(Error),
-    /// Any other error.
     Other(Error),
 }
 
 impl Refused {
-    /// The error, for a caller that does not try again.
     pub(crate) fn into_error(self) -> Error {
         match self {
             Refused::Group(error) | Refused::Full(error) | Refused::Other(error) => error,
@@ -82,14 +70,14 @@ impl Refused {
     }
 }
 
-/// Starts the process. The caller has one thread. A later error arrives on the channel, which closes at execve.
+/// A later error arrives on the channel, which closes at execve.
 pub(crate) fn join(mut plan: Join) -> Result<Spawned, (Refused, Box<Join>)> {
     let cgroup = plan.cgroup.take();
     start(plan, cgroup.as_ref().map(AsFd::as_fd))
 }
 
 fn start(plan: Join, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, (Refused, Box<Join>)> {
-    // In a container with our PID namespace the child is visible inside from its birth (CVE-2016-9962).
+    // With our PID namespace the container sees the child from its birth (CVE-2016-9962).
     let _hidden = match identity::Hidden::begin() {
         Ok(hidden) => hidden,
         Err(error) => return Err((Refused::Other(error), Box::new(plan))),
@@ -139,9 +127,8 @@ fn refused(error: Error) -> Refused {
     if error.errno() == Some(Errno::AGAIN.raw_os_error()) { Refused::Full(error) } else { Refused::Other(error) }
 }
 
-/// Releases the helper, and moves its child into a full group. The container sees the child before the move. With
-/// CAP_SYS_PTRACE a process inside could make it fork, and the limits would miss the new process. So the parent traces
-/// it until it is in the group.
+/// Moves the helper's child into a full group. The container sees it before: CAP_SYS_PTRACE inside could make it fork,
+/// past the limits. So the parent traces it until then.
 fn born_beside(channel: Channel, (pid, helper): (i32, &OwnedFd), group: &OwnedFd) -> Result<Spawned> {
     let step = || "move a new process into the container's cgroup, which is full";
     let join = |pid: i32| rustix::io::write(group, pid.to_string().as_bytes()).map(drop);
@@ -160,18 +147,18 @@ fn born_beside(channel: Channel, (pid, helper): (i32, &OwnedFd), group: &OwnedFd
     spawned.go().map(|()| spawned)
 }
 
-/// The helper's part: every step that is not the process's own, outside the container's PID namespace. The process is
-/// our parent's child. It is born without anything of the host, and with only the program's privileges. Undumpable
-/// alone is not enough: without a separate user namespace, CAP_SYS_PTRACE inside can trace the helper (CVE-2016-9962).
+/// Takes every step that is not the process's own outside the container's PID namespace. Our parent's child is then
+/// born with nothing of the host and only the program's privileges. Undumpable is not enough: without a separate user
+/// namespace, CAP_SYS_PTRACE inside can trace the helper (CVE-2016-9962).
 fn help(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), parent: Channel) -> ! {
     let visited = ThreadNameSpaceType::PROCESS_ID;
     if weaken::is_off("joined-first") {
-        // The order of other runtimes: birth first, then the namespaces.
+        // Other runtimes' order.
         let born = move_into_thread_name_spaces(plan.init.as_fd(), visited).failing(Kind::Namespace, || JOIN);
         give_birth(born, &parent);
         run(plan, (joined, root), &parent);
     }
-    // Only children enter a PID namespace (setns(2)), so one call is enough and exposes nothing.
+    // Only children enter a PID namespace (setns(2)), so this exposes nothing.
     match prepare(plan, (joined | visited, root), &parent) {
         Ok(ready) => {
             give_birth(Ok(()), &parent);
@@ -181,7 +168,7 @@ fn help(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), pare
     }
 }
 
-/// Makes the child, and returns in it when our parent knows it; it is silent before. The helper ends.
+/// Returns in the child, silent until our parent knows it. The helper ends.
 fn give_birth(prepared: Result<()>, parent: &Channel) {
     match prepared.and_then(|()| clone_sibling_under_filter().failing(Kind::Namespace, || START)) {
         Ok(Side::Child) => {
@@ -194,8 +181,8 @@ fn give_birth(prepared: Result<()>, parent: &Channel) {
     }
 }
 
-/// Ends the steps of a first process that prepares everything outside an existing PID namespace. The program's process
-/// is born inside, by the steps of a process that enters a container.
+/// The end of a first process that prepares everything outside an existing PID namespace. The program's process is born
+/// inside.
 pub(super) fn be_born(mut command: Command, stdio: Stdio, has_own_users: bool, parent: &Channel) -> ! {
     let prepared = command
         .attributes
@@ -211,8 +198,7 @@ pub(super) fn be_born(mut command: Command, stdio: Stdio, has_own_users: bool, p
     }
 }
 
-/// Erases the caller's variables and command line: other processes of the container can read them (variables with
-/// CAP_SYS_PTRACE).
+/// Erases variables and command line: the container's processes can read them (variables with CAP_SYS_PTRACE).
 pub(super) fn hide_caller(arguments: environment::Arguments) {
     if weaken::is_off("hidden-caller") {
         return;
@@ -221,7 +207,6 @@ pub(super) fn hide_caller(arguments: environment::Arguments) {
     arguments.wipe();
 }
 
-/// Finds the caller's command line, for [`hide_caller`].
 pub(super) fn find_arguments() -> Result<environment::Arguments> {
     environment::Arguments::find().failing(Kind::Identity, || "find our command line")
 }
@@ -231,7 +216,7 @@ fn give_up(error: &Error, parent: &Channel) -> ! {
     exit(1)
 }
 
-/// The namespaces in which the process differs from us: setns(2) fails for our own user namespace.
+/// setns(2) fails for our own user namespace.
 pub(super) fn different(pid: i32) -> Result<ThreadNameSpaceType, Errno> {
     KINDS.iter().try_fold(ThreadNameSpaceType::empty(), |all, (name, kind)| {
         Ok(if is_different(pid, name)? { all | *kind } else { all })
@@ -248,13 +233,12 @@ fn is_different(pid: i32, name: &str) -> Result<bool, Errno> {
     }
 }
 
-/// Opens a directory, as a path only.
 pub(super) fn directory(path: &str) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).failing(Kind::Mount, || format!("open `{path}`"))
 }
 
-/// Enters these namespaces of a process, as root of its user namespace if that is one of them.
+/// As root of the user namespace, if that is one of them.
 pub(super) fn enter_all(process: OwnedFd, joined: ThreadNameSpaceType) -> Result<()> {
     move_into_thread_name_spaces(process.as_fd(), joined).failing(Kind::Namespace, || JOIN)?;
     if joined.contains(ThreadNameSpaceType::USER) {
@@ -263,7 +247,7 @@ pub(super) fn enter_all(process: OwnedFd, joined: ThreadNameSpaceType) -> Result
     Ok(())
 }
 
-/// The root of a process in our mount namespace; `None` if it has our root.
+/// `None` if it is our root. For a process in our mount namespace.
 fn root(pid: i32) -> Result<Option<OwnedFd>> {
     let step = || "open the container's root";
     let (theirs, ours) = (directory(&format!("/proc/{pid}/root"))?, directory("/")?);
@@ -281,11 +265,9 @@ fn run(plan: Join, there: (ThreadNameSpaceType, Option<OwnedFd>), parent: &Chann
     }
 }
 
-/// The steps that only the process itself can do.
 struct Ready {
     command: Command,
     stdio: Stdio,
-    /// The master of its terminal, for the parent.
     master: Option<OwnedFd>,
     adopts: bool,
 }
@@ -296,7 +278,7 @@ fn become_program(ready: Ready, parent: &Channel) -> ! {
         identity::die_with_supervisor(parent)?;
         identity::be_undumpable()?;
         if adopts {
-            // An attribute of the process itself, kept by execve (PR_SET_CHILD_SUBREAPER(2const)).
+            // execve keeps it (PR_SET_CHILD_SUBREAPER(2const)).
             rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
                 .failing(Kind::Identity, || "adopt orphans")?;
         }
@@ -314,14 +296,14 @@ fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), p
     } = plan;
     identity::die_with_supervisor(parent)?;
     identity::score(oom_score)?;
-    identity::be_undumpable()?; // before a process inside can see us (CVE-2016-9962)
+    identity::be_undumpable()?; // before a process inside can see us
     if let Some(cpus) = first_affinity {
         set_affinity(&cpus).failing(Kind::Identity, || "set the initial CPU affinity")?;
     }
     crate::cgroup::enter(&cgroup_tasks).failing(Kind::Cgroup, || "move into the container's cgroup")?;
     drop(cgroup_tasks);
     if let Some(group) = full_group.filter(|_| !joined.contains(ThreadNameSpaceType::PROCESS_ID)) {
-        // no helper: this process itself moves
+        // No helper: this process itself moves.
         crate::cgroup::enter(&[group]).failing(Kind::Cgroup, || "move into the container's cgroup")?;
     }
     command.attributes.label_ahead()?; // while no procfs is the container's
@@ -338,7 +320,6 @@ fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), p
     }
     identity::leave_keyring(&command.attributes)?;
     let has_own_users = joined.contains(ThreadNameSpaceType::USER);
-    // In a container with our PID namespace the process is visible from its birth.
     let is_seen_early = !has_own_users && joined.contains(ThreadNameSpaceType::PROCESS_ID);
     if command.outlives_parent && matches!(stdio, Stdio::Inherited) && joined.contains(ThreadNameSpaceType::MOUNT) {
         launch::use_own_null_device()?;
@@ -347,7 +328,7 @@ fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), p
     Ok(Ready { adopts, ..ready })
 }
 
-/// The last steps, after which the process has only its program's privileges and nothing of the host.
+/// Drops all of the host, and all but the program's privileges.
 fn become_command(mut command: Command, stdio: Stdio, has_own_users: bool, is_seen_early: bool) -> Result<Ready> {
     identity::set_umask(&command.identity);
     enter_directory(&mut command)?;
@@ -355,7 +336,7 @@ fn become_command(mut command: Command, stdio: Stdio, has_own_users: bool, is_se
     launch::put(&stdio)?; // a process that traces this one finds only its streams
     let Identity { uid, gid, .. } = command.identity;
     if master.is_some() && !command.outlives_parent {
-        launch::hand_over(&stdio, Ids { uid, gid })?; // a task's streams belong to its user, as the command's do
+        launch::hand_over(&stdio, Ids { uid, gid })?; // a task's streams belong to its user
     }
     launch::give_streams(&command);
     if is_seen_early {
@@ -370,15 +351,15 @@ fn become_command(mut command: Command, stdio: Stdio, has_own_users: bool, is_se
     Ok(Ready { command, stdio, master, adopts: false })
 }
 
-/// Installs the filter before the process is born, after the steps that need capabilities. A process born without it
-/// keeps CAP_SYS_ADMIN until then, and CAP_SYS_PTRACE inside is enough to take that over. In a separate user namespace
+/// Installs the filter before the birth, after the steps that need capabilities. A process born without it keeps
+/// CAP_SYS_ADMIN until then, which CAP_SYS_PTRACE inside is enough to take over. In a separate user namespace
 /// undumpable is enough.
 ///
-/// A filter that refuses the remaining calls, or that has a listener, comes last. So does no_new_privs, where the
-/// filter needs no capability.
+/// A filter that refuses the remaining calls or has a listener comes last, and so does one with no_new_privs, which
+/// needs no capability.
 fn filter_first(command: &mut Command) -> Result<()> {
     let is_late = command.identity.no_new_privileges || command.seccomp.is_empty() || command.seccomp.listens();
-    // A child may lose the scheduling of its parent (sched(7), "Reset-on-fork").
+    // A child may lose its parent's scheduling (sched(7), "Reset-on-fork").
     if !command.outlives_parent
         || is_late
         || command.attributes.need_priority()
@@ -387,7 +368,7 @@ fn filter_first(command: &mut Command) -> Result<()> {
     {
         return Ok(());
     }
-    // These two limits could prevent the birth. The parent sets those that the process itself may not.
+    // These could prevent the birth. The parent sets those that the process itself may not.
     let is_hindrance = |which: &Resource| matches!(which, Resource::Nproc | Resource::Nofile);
     let (later, now): (Vec<_>, Vec<_>) = command.rlimits.drain(..).partition(|(which, _)| is_hindrance(which));
     command.rlimits = later;
@@ -401,7 +382,6 @@ fn filter_first(command: &mut Command) -> Result<()> {
     seccomp::install(&program).map(drop)
 }
 
-/// Whether a process can be born under the filter and make its remaining calls.
 fn leaves_calls(filter: &seccomp::Program) -> bool {
     const CONTROLLING_TERMINAL: u64 = 0x540e; // TIOCSCTTY, asm-generic/ioctls.h: its type differs between C libraries
     const SIZE: u64 = 0x5401; // TCGETS
@@ -435,8 +415,7 @@ fn leaves_calls(filter: &seccomp::Program) -> bool {
         && plain.into_iter().all(|call| filter.allows(call, [0; 6]))
 }
 
-/// Closes the descriptors that neither the program nor its last steps need. A directory of the host in a visible
-/// process is a way to escape (CVE-2024-21626).
+/// A directory of the host in a visible process is a way to escape (CVE-2024-21626).
 fn close(command: &Command, stdio: &Stdio, needed: [Option<BorrowedFd<'_>>; 3]) -> Result<()> {
     if weaken::is_off("descriptors") {
         return Ok(());
@@ -456,8 +435,7 @@ pub(super) fn enter_root(root: OwnedFd) -> Result<()> {
         .failing(Kind::Mount, || "enter the container's root")
 }
 
-/// Enters the working directory as the container's root, since its user may lack access. The process tries again as its
-/// user after a failure.
+/// As the container's root, since its user may lack access. After a failure the process tries again as its user.
 fn enter_directory(command: &mut Command) -> Result<()> {
     if rustix::process::chdir(&command.directory).is_ok() {
         directory::verify(&command.directory, Ok(()))?;
@@ -466,7 +444,7 @@ fn enter_directory(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The capabilities of the program, and those that the remaining steps need.
+/// Adds what the remaining steps need.
 fn kept(command: &Command, has_own_users: bool) -> Capabilities {
     let mut extra = 0;
     if !command.identity.no_new_privileges && !command.seccomp.is_empty() {
@@ -475,7 +453,7 @@ fn kept(command: &Command, has_own_users: bool) -> Capabilities {
     if command.attributes.need_priority() {
         extra |= Capability::CAP_SYS_NICE.bitmask();
     }
-    // The parent of an engine's container raises its limits. In a user namespace no process may.
+    // An engine's parent raises the limits. In a user namespace no process may.
     if !command.outlives_parent && !command.rlimits.is_empty() && !has_own_users {
         extra |= Capability::CAP_SYS_RESOURCE.bitmask();
     }
@@ -483,7 +461,6 @@ fn kept(command: &Command, has_own_users: bool) -> Capabilities {
     Capabilities { effective: own.effective | extra, permitted: own.permitted | extra, ..own }
 }
 
-/// A terminal of the container, and its master.
 fn terminal(stdio: Stdio) -> Result<(Stdio, Option<OwnedFd>)> {
     let Stdio::Terminal(size) = stdio else { return Ok((stdio, None)) };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

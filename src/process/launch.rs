@@ -1,4 +1,4 @@
-//! The steps of the command's process: it drops the last privileges and executes the program.
+//! The command's process drops the last privileges and executes the program.
 
 use super::message::{Channel, Tag};
 use super::plan::{Command, Errand, Gate, SHOW, Stdio, Terminal, Vectors};
@@ -20,7 +20,6 @@ use rustix::termios::{OptionalActions, OutputModes, Winsize, tcgetattr, tcsetatt
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Becomes the command, or reports the error.
 pub(super) fn run(mut command: Command, stdio: &Stdio, pid_1: Option<reaper::Gate>, parent: &Channel) -> ! {
     let Err(error) = recipe(&mut command, stdio, pid_1, parent);
     parent.fail(&error);
@@ -37,10 +36,10 @@ fn recipe(
     parent: &Channel,
 ) -> Result<std::convert::Infallible> {
     if command.outlives_parent && !sys::weaken::is_off("hidden-caller") {
-        sys::environment::wipe(); // other processes may see it while it waits for `start`
+        sys::environment::wipe(); // others may see it while it waits for `start`
     }
     if !command.outlives_parent {
-        identity::die_with_parent()?; // the end of pid 1 ends it anyway; this signal comes sooner
+        identity::die_with_parent()?; // sooner than by the end of pid 1
     }
     new_session()?;
     connect(stdio, command.controlling_terminal)?;
@@ -49,7 +48,7 @@ fn recipe(
     let identity = &command.identity;
     identity::set_umask(identity);
     command.attributes.label(Procfs::open)?;
-    // an open descriptor could be a way to escape (CVE-2024-21626), from the next step on
+    // From here on an open descriptor could be a way to escape (CVE-2024-21626).
     close(command, pid_1.as_ref(), parent)?;
     give_streams(command);
     reset_signals()?;
@@ -62,8 +61,8 @@ fn recipe(
         (true, _) => (false, false),
         (false, gains_nothing) => (!gains_nothing, gains_nothing),
     };
-    // Without no_new_privs both need CAP_SYS_ADMIN, which is dropped next. The filter may refuse Landlock's calls. The
-    // rules of an engine's container imply no_new_privs.
+    // Without no_new_privs both need CAP_SYS_ADMIN, which is dropped next, and the filter may refuse Landlock's calls.
+    // An engine's rules imply no_new_privs.
     let restricts_before = !identity.no_new_privileges && !command.outlives_parent;
     if let Some(rules) = command.landlock.as_ref().filter(|_| restricts_before) {
         let _ = landlock::restrict(rules, false)?;
@@ -74,7 +73,7 @@ fn recipe(
     let entered = directory::enter(&command.directory);
     identity::bound_capabilities(&identity.capabilities)?;
     identity::become_user(identity, filters_before.then_some(&*command.seccomp))?;
-    identity::be_undumpable()?; // until execve: it still has copies of the parent's memory
+    identity::be_undumpable()?; // until execve: it has copies of the parent's memory
     identity::take_capabilities(&identity.capabilities)?;
     if identity.no_new_privileges {
         identity::gain_nothing()?;
@@ -93,8 +92,7 @@ fn recipe(
     if let Some(gate) = pid_1 {
         gate.pass(); // pid 1 has dropped its privileges by now
     }
-    // The parent fetches a listener before the gate. Any other filter comes after the gate, so that only execve follows
-    // it.
+    // The parent fetches a listener before the gate. Any other filter comes after it, with only execve to follow.
     let filters_early = !command.outlives_parent || command.seccomp.listens();
     if filters_after && filters_early {
         listener = filter(command, parent)?;
@@ -103,8 +101,8 @@ fn recipe(
     if let Some(gate) = &command.gate {
         parent.send_tag(Tag::Ready)?;
         gate.wait(|| {
-            // The filter first: a process that enters before `start` may trace this one, and must gain nothing that the
-            // filter refuses.
+            // Filter first: a process that enters before `start` may trace this one, and must not gain what the filter
+            // refuses.
             if std::mem::take(&mut filters_late) {
                 seccomp::install(&command.seccomp)?;
             }
@@ -126,10 +124,11 @@ fn recipe(
     Err(failed)
 }
 
-/// Installs the filter. An agent's filter allows to send its listener to the supervisor. The listener is then closed
-/// here: its owner could allow its own calls. The parent fetches any other listener: one write sends its number, since
-/// the filter may refuse to send a descriptor. execve closes it, after the parent's answer. An ordinary user's parent
-/// can fetch it only from a dumpable process.
+/// An agent's filter allows to send its listener to the supervisor. It is then closed here: its owner could allow its
+/// own calls.
+///
+/// The parent fetches any other listener by its number, since the filter may refuse to send it. execve closes it, after
+/// the parent's answer. An ordinary user's parent can fetch it only from a dumpable process.
 fn filter(command: &Command, parent: &Channel) -> Result<Option<OwnedFd>> {
     let program = &*command.seccomp;
     let shows = program.listens() && command.shows_listener;
@@ -150,7 +149,7 @@ fn filter(command: &Command, parent: &Channel) -> Result<Option<OwnedFd>> {
     Ok(listener)
 }
 
-/// Closes all descriptors but the command's and the channel for errors, which execve closes.
+/// Keeps the command's descriptors and the channel for errors, which execve closes.
 fn close(command: &Command, pid_1: Option<&reaper::Gate>, parent: &Channel) -> Result<()> {
     if sys::weaken::is_off("descriptors") {
         return Ok(());
@@ -161,7 +160,7 @@ fn close(command: &Command, pid_1: Option<&reaper::Gate>, parent: &Channel) -> R
     close_from(3 + command.preserved, &kept).failing(Kind::Identity, || "close the descriptors of the parent")
 }
 
-/// Sets the limits. If one is above the hard limit, the parent of an engine's container sets them all.
+/// For an engine's container the parent sets them all if one is above the hard limit.
 fn limit(command: &Command, parent: &Channel) -> Result<()> {
     for (resource, limit) in &command.rlimits {
         match setrlimit(*resource, *limit) {
@@ -179,7 +178,7 @@ fn limit(command: &Command, parent: &Channel) -> Result<()> {
 }
 
 impl Command {
-    /// The descriptors beside the standard streams that this process still needs.
+    /// Beside the standard streams.
     pub(super) fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let gate = self.gate.iter().flat_map(|gate| [gate.fifo.as_fd(), gate.report.as_fd()]);
         gate.chain(self.handed.as_ref().map(AsFd::as_fd)).collect()
@@ -187,7 +186,7 @@ impl Command {
 }
 
 impl Gate {
-    /// Waits until `start` opens the gate. Before that `exec` may ask for a dumpable process (`show`).
+    /// Before that `exec` may ask for a dumpable process (`show`).
     fn wait(&self, mut show: impl FnMut() -> Result<()>) -> Result<()> {
         loop {
             let mut word = [0_u8; 1];
@@ -200,7 +199,7 @@ impl Gate {
     }
 }
 
-/// Starts a session, so that the command cannot write to the caller's terminal (CVE-2017-5226). A session leader stays.
+/// The command then cannot write to the caller's terminal (CVE-2017-5226). A session leader stays.
 fn new_session() -> Result<()> {
     if sys::weaken::is_off("new-session") {
         return Ok(());
@@ -212,8 +211,8 @@ fn new_session() -> Result<()> {
     }
 }
 
-/// Gives the command's pipes and terminals to its user, which can then open them by name. Other files may be the
-/// caller's (CVE-2026-88265). The descriptors work after an error too.
+/// The command's user can then open its pipes and terminals by name. Other files may be the caller's (CVE-2026-88265).
+/// The descriptors work after an error too.
 pub(super) fn give_streams(command: &Command) {
     if !command.outlives_parent {
         return;
@@ -229,9 +228,8 @@ pub(super) fn give_streams(command: &Command) {
     }
 }
 
-/// Replaces the caller's null device in the standard streams by the container's: root inside could change mode and
-/// owner of the host's by its descriptor. The caller has entered the container's root; a device with another number is
-/// refused (CVE-2025-31133).
+/// Replaces the caller's null device by the container's: root inside could change the host's mode and owner by its
+/// descriptor. The caller has entered the container's root; a device with another number is refused (CVE-2025-31133).
 pub(super) fn use_own_null_device() -> Result<()> {
     let is_null = |descriptor: BorrowedFd<'_>| {
         fstat(descriptor).is_ok_and(|status| {
@@ -258,15 +256,14 @@ pub(super) fn use_own_null_device() -> Result<()> {
     Ok(())
 }
 
-/// Runs built-in work instead of the command. The process stays undumpable, since its executable and memory are the
-/// host's.
+/// The process stays undumpable, since its executable and memory are the host's.
 fn run_errand(errand: Errand) -> Result<()> {
     // The closed channel reports success, as execve does.
     close_from(3, &[]).failing(Kind::Identity, || "close the descriptors of the parent")?;
     exit(errand())
 }
 
-/// Tries each directory of PATH as execvp(3) does: the first file that exists decides; EACCES is remembered.
+/// As execvp(3): the first file that exists decides; EACCES is remembered.
 fn execute(vectors: &Vectors) -> Error {
     let mut refusal = Errno::NOENT;
     for path in &vectors.candidates {
@@ -291,7 +288,6 @@ fn connect(stdio: &Stdio, is_controlling: bool) -> Result<()> {
     Ok(())
 }
 
-/// Moves the three standard streams to their numbers.
 pub(super) fn put(stdio: &Stdio) -> Result<()> {
     let step = || "connect the standard streams";
     let (input, output, error) = match stdio {
@@ -304,15 +300,15 @@ pub(super) fn put(stdio: &Stdio) -> Result<()> {
     rustix::stdio::dup2_stderr(error).failing(Kind::Identity, step)
 }
 
-/// Opens a terminal in the container's devpts, sends its master to the parent and returns the slave as standard
-/// streams. The master opens the slave, not a path that the image could replace (CVE-2025-52565).
+/// Sends the terminal's master to the parent. The master opens the slave, not a path that the image could replace
+/// (CVE-2025-52565).
 pub(super) fn open_console(root: BorrowedFd<'_>, size: Terminal, parent: &Channel) -> Result<Stdio> {
     let (stdio, master) = make_console(root, size)?;
     parent.hand(Tag::Console, master.as_fd())?;
     Ok(stdio)
 }
 
-/// Opens a terminal in the container's devpts, and returns the master too.
+/// In the container's devpts. Also returns the master.
 pub(super) fn make_console(root: BorrowedFd<'_>, size: Terminal) -> Result<(Stdio, OwnedFd)> {
     let step = || "open a terminal of the container";
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -332,8 +328,8 @@ pub(super) fn make_console(root: BorrowedFd<'_>, size: Terminal) -> Result<(Stdi
     Ok((Stdio::Descriptors { input: copy()?, output: copy()?, error: slave }, master))
 }
 
-/// Gives our pipes and terminals to the container's user: opening `/dev/stderr` opens the pipe again, which needs its
-/// owner. Other files of the caller keep their owner.
+/// Opening `/dev/stderr` opens our pipe or terminal again, so the container's user must own it. The caller's other
+/// files keep their owner.
 pub(super) fn hand_over(stdio: &Stdio, user: Ids) -> Result<()> {
     let Stdio::Descriptors { input, output, error } = stdio else { return Ok(()) };
     let step = || "give the standard streams to the container's user";
@@ -347,7 +343,6 @@ pub(super) fn hand_over(stdio: &Stdio, user: Ids) -> Result<()> {
     Ok(())
 }
 
-/// Unblocks every signal and resets it to its default, so that the command inherits nothing of the caller's.
 pub(super) fn reset_signals() -> Result<()> {
     const LAST: i32 = 64; // signal(7)
     (1..=LAST).for_each(restore_signal);

@@ -1,4 +1,4 @@
-//! Finds the file of a command's name inside the container at `create`, and the home of its user.
+//! Finds a command's file inside the container at `create`, and the home of its user.
 
 use super::plan::{Gate, Vectors};
 use crate::error::{Error, Kind, Result, wire};
@@ -8,11 +8,10 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 
-/// The bytes of passwd that are read at most; the image chose the file (containerd's CVE-2026-47262).
+/// In bytes; the image chose the file (containerd's CVE-2026-47262).
 const LARGEST_PASSWD: u64 = 10 << 20;
 
-/// Keeps the candidate that will be executed. Engines derive the exit status (126 or 127) from these words of Go's
-/// exec.LookPath, which runc uses.
+/// Engines derive the exit status (126 or 127) from these words of Go's exec.LookPath, as in runc.
 pub(super) fn find(vectors: &mut Vectors) -> Result<()> {
     let absolute = vectors.name.contains('/');
     for candidate in &vectors.candidates {
@@ -50,7 +49,7 @@ fn refused(name: &str, errno: Errno) -> Error {
     .doing(format!("exec: \"{name}\""))
 }
 
-/// Adds HOME from the container's passwd; `/` without a line for the user.
+/// `/` without a line for the user in the container's passwd.
 pub(super) fn add_home(vectors: &mut Vectors, uid: u32) {
     let home = home(uid).unwrap_or_else(|| b"/".to_vec());
     if let Ok(variable) = CString::new([b"HOME=", home.as_slice()].concat()) {
@@ -61,7 +60,7 @@ pub(super) fn add_home(vectors: &mut Vectors, uid: u32) {
 fn home(uid: u32) -> Option<Vec<u8>> {
     // Non-blocking: an open or a read of a FIFO or device would wait forever.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    // A filter in force may allow openat(2) and fstat(2), and neither open(2) nor statx(2).
+    // A filter may allow openat(2) and fstat(2), and neither open(2) nor statx(2).
     let file = rustix::fs::openat(CWD, "/etc/passwd", flags, Mode::empty()).ok()?;
     if FileType::from_raw_mode(rustix::fs::fstat(&file).ok()?.st_mode) != FileType::RegularFile {
         return None;
@@ -80,7 +79,6 @@ fn home_in(line: &[u8], uid: u32) -> Option<Vec<u8>> {
 }
 
 impl Gate {
-    /// Stores the error where `start` reads it.
     pub(super) fn report(&self, error: &Error) {
         // Without it `start` only reports that the container ended.
         let _ = rustix::io::write(&self.report, &wire::to_bytes(error));

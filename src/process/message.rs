@@ -1,5 +1,5 @@
-//! Messages of init, the command's process and the reaper to the parent: one closed enum over a SOCK_SEQPACKET pair. A
-//! message arrives whole or not at all. It can carry descriptors (unix(7), SCM_RIGHTS).
+//! Messages to the parent over a SOCK_SEQPACKET pair: each arrives whole or not at all, and can carry descriptors
+//! (unix(7), SCM_RIGHTS).
 
 use crate::error::{Context, Error, Kind, Result, wire};
 use crate::files;
@@ -8,71 +8,63 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// With this exit code.
     Exited(u8),
-    /// By this signal.
     Signaled(i32),
 }
 
-/// One message to the parent. A task sends `Scratch`, `Volume`, `Secrets` and `Console` if it has them, then `Ready` from pid 1
-/// and `Refusals` from the command's process in any order, then `Ended`. An OCI container sends `Hooks`, `Console` and
-/// `Listener` on request, then `Ready`. `Failed` may come at any point. `Group` and `Go` are sent by the parent.
+/// A task sends `Scratch`, `Volume`, `Secrets` and `Console` if it has them. Then come `Ready` from pid 1 and
+/// `Refusals` from the command in any order, then `Ended`. An OCI container sends `Hooks`, `Console` and `Listener` on
+/// request, then `Ready`. `Failed` may come at any point. The parent sends `Group` and `Go`.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// A helper has made the first process in a user or PID namespace that it joined; contains the process's pidfd.
+    /// The pidfd of a first process that a helper made in a user or PID namespace.
     Born(OwnedFd),
-    /// The root of the scratch file system.
+    /// The root directory.
     Scratch(OwnedFd),
-    /// The files of a written volume that are in memory, in the order of the volumes.
+    /// A written volume's files in memory, in the volumes' order.
     Volume(OwnedFd),
-    /// The directory of the secrets, writable.
+    /// Writable.
     Secrets(OwnedFd),
-    /// A connection to tables of the container's network: first to its routes, then to nf_tables.
+    /// First to the container's routes, then to its nf_tables.
     Network(OwnedFd),
-    /// The master of the container's terminal.
+    /// The terminal's master.
     Console(OwnedFd),
-    /// The root is built and not yet entered: the parent runs its hooks and answers.
+    /// The root is built, not entered: the parent runs its hooks and answers.
     Hooks,
-    /// The parent sets the limits of setrlimit(2) that the process may not set, and answers.
+    /// The parent sets limits that the process may not set, and answers.
     Limits,
-    /// A filter with a listener is in force; its number among the sender's descriptors.
+    /// The sender's number of the listener of a filter in force.
     Listener(i32),
-    /// The listener of an agent's filter, by which the supervisor refuses and counts requests for namespaces.
+    /// An agent's listener: the supervisor refuses and counts requests for namespaces.
     Refusals(OwnedFd),
-    /// The command waits for `start`. For a task: its root is entered and pid 1 serves, so that other processes may
-    /// enter.
+    /// The command waits for `start`. For a task: its root is entered and pid 1 serves, so other processes may enter.
     Ready,
-    /// From the parent: the `tasks` file of a v1 cgroup to join.
+    /// The `tasks` file of a v1 cgroup to join.
     Group(OwnedFd),
-    /// The parent's answer: continue.
     Go,
-    /// The command could not be started; contains the error.
     Failed(Error),
-    /// The command has ended; the rest of the container ends now.
+    /// The rest of the container ends too.
     Ended(Ended),
 }
 
-/// One end of the pair.
 #[derive(Debug)]
 pub(crate) struct Channel(files::Channel);
 
 impl Channel {
-    /// A connected pair: the parent's end and init's.
+    /// The parent's end and init's.
     pub(crate) fn pair() -> Result<(Channel, Channel)> {
         files::Channel::pair()
             .failing(Kind::Internal, || "make a channel to the container")
             .map(|(ours, theirs)| (Channel(ours), Channel(theirs)))
     }
 
-    /// Sends a descriptor under its tag.
     pub(crate) fn hand(&self, tag: Tag, descriptor: BorrowedFd<'_>) -> Result<()> {
         self.send(tag, &[], Some(descriptor))
     }
 
-    /// Reports why the command could not be started. If the send fails, the parent sees the channel close.
+    /// If this fails, the parent sees the channel close.
     pub(crate) fn fail(&self, error: &Error) {
         let mut bytes = wire::to_bytes(error);
         if bytes.len() >= files::Channel::LARGEST {
@@ -81,7 +73,7 @@ impl Channel {
         let _ = self.send(Tag::Failed, &bytes, None);
     }
 
-    /// Reports how the command ended. A parent that is gone needs no report.
+    /// A parent that is gone needs no report.
     pub(crate) fn ended(&self, ended: Ended) {
         let (kind, value) = match ended {
             Ended::Exited(code) => (0, i32::from(code)),
@@ -92,12 +84,12 @@ impl Channel {
         let _ = self.send(Tag::Ended, &bytes, None);
     }
 
-    /// Sends a message without content, by write(2), which a filter in force must still allow.
+    /// By write(2), which a filter in force must still allow.
     pub(crate) fn send_tag(&self, tag: Tag) -> Result<()> {
         self.write(&[tag as u8])
     }
 
-    /// Sends the number of a listener, which the parent fetches (pidfd_getfd(2)).
+    /// For pidfd_getfd(2).
     pub(crate) fn listening(&self, number: i32) -> Result<()> {
         let [a, b, c, d] = number.to_le_bytes();
         self.write(&[Tag::Listener as u8, a, b, c, d])
@@ -107,7 +99,6 @@ impl Channel {
         rustix::io::write(&self.0, bytes).failing(Kind::Lost, || "report to the parent").map(|_| ())
     }
 
-    /// Waits for the parent's `Go`. The end of the parent or another message is an error.
     pub(crate) fn wait_for_go(&self) -> Result<()> {
         match self.receive()? {
             Some(Message::Go) => Ok(()),
@@ -115,7 +106,6 @@ impl Channel {
         }
     }
 
-    /// Waits for the parent's `Go`, and passes each group file that comes before it to `join`.
     pub(crate) fn wait_for_groups(&self, join: impl Fn(OwnedFd) -> Result<()>) -> Result<()> {
         loop {
             match self.receive()? {
@@ -126,7 +116,7 @@ impl Channel {
         }
     }
 
-    /// Waits for the parent's answer by read(2), under a filter in force.
+    /// By read(2), under a filter in force.
     pub(crate) fn wait_for_word(&self) -> Result<()> {
         let mut word = [0_u8; 1];
         match rustix::io::read(&self.0, &mut word).failing(Kind::Lost, || "hear from the parent")? {
@@ -139,14 +129,13 @@ impl Channel {
         self.0.send(&[&[tag as u8], bytes].concat(), descriptor).failing(Kind::Lost, || "report to the parent")
     }
 
-    /// Whether the other end is open: shows the end of a parent before die_with_parent took effect.
+    /// Shows that a parent ended before die_with_parent took effect.
     pub(crate) fn is_open(&self) -> bool {
         let mut wait = [PollFd::new(&self.0, PollFlags::empty())];
-        // A failed poll proves nothing about the other end.
+        // A failed poll proves nothing.
         poll(&mut wait, Some(&Timespec::default())).is_err() || !wait[0].revents().contains(PollFlags::HUP)
     }
 
-    /// The first byte of the next message.
     pub(crate) fn peek(&self) -> Result<u8, Errno> {
         let mut first = [0_u8; 1];
         match recv(&self.0, &mut first[..], RecvFlags::PEEK | RecvFlags::DONTWAIT)? {
@@ -155,7 +144,7 @@ impl Channel {
         }
     }
 
-    /// Waits for the next message; `None` when the other end is gone.
+    /// `None` when the other end is gone.
     pub(crate) fn receive(&self) -> Result<Option<Message>> {
         let packet = self.0.receive().failing(Kind::Lost, || "hear from the container")?;
         packet.map(|packet| parse(&packet.bytes, packet.descriptor)).transpose()

@@ -1,12 +1,7 @@
-//! Runs the plan of a container: the parent's side, init's steps, the reaper, and the messages between them.
+//! Runs a container's [`Plan`], in which every decision is made and every descriptor open that the parent can open.
 //!
-//! In: a [`Plan`], with every decision made and every descriptor open that the parent can open. Out: [`Spawned`], a
-//! handle on the container's first process and the channel of its reports.
-//!
-//! Order: `parent::spawn` clones; `init::run` builds the container; `launch::run` starts the command; `reaper::run`
-//! stays as pid 1.
-//!
-//! Never: a thread; a host path after the root was entered; a silent failure.
+//! Order: `parent::spawn_with`, `init::run`, `launch::run` for the command, `reaper::run` as pid 1. Never: a host path
+//! after the root was entered; a silent failure; a thread ([`require_one_thread`]) in a caller that clones.
 
 mod apart;
 mod aside;

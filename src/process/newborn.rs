@@ -1,4 +1,4 @@
-//! ptrace(2) of a child, so that a process that the child makes does not run before its grandparent allows it.
+//! ptrace(2) of a child, so that its new process does not run before its grandparent allows it.
 
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
@@ -6,15 +6,14 @@ use nix::unistd::Pid;
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
-/// Traces a child from now on, without a stop. A process that the child makes by clone(2) is traced from its birth and
-/// stops before it runs. Both end if the caller ends.
+/// Traces a child without a stop. A process that it makes by clone(2) is traced from its birth and stops before it
+/// runs. Both end if the caller ends.
 pub(super) fn seize(pid: i32) -> Result<(), Errno> {
     ptrace::seize(Pid::from_raw(pid), Options::PTRACE_O_TRACECLONE | Options::PTRACE_O_EXITKILL).map_err(errno)
 }
 
-/// Runs `held` with the next process that the traced child `pid` makes, while that process is stopped, then traces
-/// neither. No other process can trace the new one earlier (one tracer at a time, ptrace(2)). Without effect if the
-/// child ends instead.
+/// Runs `held` with the next process that `pid` makes, while it is stopped, then traces neither. No other process can
+/// trace it earlier (one tracer at a time, ptrace(2)). Without effect if the child ends instead.
 pub(super) fn hold(pid: i32, held: impl FnOnce(i32) -> Result<(), Errno>) -> Result<(), Errno> {
     const BORN: i32 = libc::SIGTRAP | libc::PTRACE_EVENT_CLONE << 8;
     loop {
@@ -34,7 +33,7 @@ pub(super) fn hold(pid: i32, held: impl FnOnce(i32) -> Result<(), Errno>) -> Res
     detach(pid)
 }
 
-/// Waits until a traced process stops, and returns the reason; `None` if it has ended.
+/// Returns the reason of the stop; `None` if the process has ended.
 fn stop(pid: i32) -> Result<Option<i32>, Errno> {
     const ALL: WaitIdOptions = WaitIdOptions::from_bits_retain(libc::__WALL as u32);
     let Some(pid) = rustix::process::Pid::from_raw(pid) else { return Ok(None) };

@@ -1,9 +1,6 @@
 //! The first process for a PID namespace that already has processes. With CAP_SYS_PTRACE these can read the root,
-//! descriptors and memory of each process that they see. So init's steps run outside, up to the container's root, and
-//! the program's process is born inside without anything of the host (`join::be_born`).
-//!
-//! Two steps need another solution. [`procfs`]: a process without descriptors and rights opens a procfs of that
-//! namespace. [`beside`]: `createContainer` hooks, programs of the host, run outside.
+//! descriptors and memory of each process that they see. So init's steps run outside, and the program's process is born
+//! inside with nothing of the host (`join::be_born`).
 
 use super::message::{Channel, Message, Tag};
 use super::plan::{Plan, UserNamespace};
@@ -26,7 +23,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 const STEP: &str = "start a process that prepares the container";
 
-/// Starts the process that prepares the container. [`Message::Born`] announces its successor in `processes`.
+/// [`Message::Born`] announces the successor in `processes`.
 pub(super) fn spawn(
     mut plan: Plan,
     ours: Channel,
@@ -37,7 +34,7 @@ pub(super) fn spawn(
 ) -> Result<Spawned> {
     let privileged = rustix::process::geteuid().is_root();
     let visits = privileged && ns::can_return(&plan.namespaces);
-    let arguments = join::find_arguments()?; // before another mount namespace, whose procfs may not have this process
+    let arguments = join::find_arguments()?; // before another mount namespace, whose procfs may not have us
     let left = if visits { Some(ns::visit(&plan.namespaces)?) } else { None };
     let joins_users = matches!(plan.user_namespace, UserNamespace::Joined(_));
     let (pid, pidfd) = match clone_process(0, cgroup.as_ref().map(AsFd::as_fd)).failing(Kind::Namespace, || STEP)? {
@@ -76,8 +73,8 @@ fn wait_for_users(spawned: &Spawned) -> Result<()> {
     }
 }
 
-/// Enters and creates the container's namespaces in the new process; the PID namespace is for its children. It joins
-/// those that its parent has not `visited`.
+/// Enters and creates the namespaces, except those that its parent has `visited`. The PID namespace is for its
+/// children.
 fn enter(
     plan: &mut Plan,
     parent: &Channel,
@@ -88,7 +85,7 @@ fn enter(
     identity::die_with_supervisor(parent)?;
     join::hide_caller(arguments);
     if has_own_users {
-        // First the steps that only the machine's root may do.
+        // Only the machine's root may do these.
         identity::score(std::mem::replace(&mut plan.oom_score, identity::OomScore::Inherited))?;
         if let Some(there) = plan.cgroup_namespace.take() {
             move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::ControlGroup))
@@ -125,7 +122,7 @@ fn enter(
     Ok(())
 }
 
-/// From now on children are born in `processes`, and the container's procfs is of that namespace.
+/// Puts children into `processes`, and makes the container's procfs of that namespace.
 fn take_processes(plan: &mut Plan, processes: &OwnedFd) -> Result<()> {
     if let mounts::Root::Bundle(bundle) = &mut plan.root {
         let wanting: Vec<_> = bundle.mounts.iter_mut().filter(|mount| mount.is_procfs()).collect();
@@ -140,12 +137,11 @@ fn join_processes(processes: &OwnedFd) -> Result<()> {
         .failing(Kind::Namespace, || "join the pid namespace")
 }
 
-/// The system calls of a process that opens file systems, makes a child for this, or waits for it. It allocates memory
-/// and sends a descriptor.
+/// Opens file systems, makes and awaits a child, allocates memory, sends a descriptor.
 const CALLS: [&str; 10] =
     ["fsopen", "clone3", "sendmsg", "waitid", "exit", "exit_group", "close", "brk", "mmap", "munmap"];
 
-/// Opens `count` contexts of a procfs of the PID namespace: fsopen(2) takes the caller's namespace.
+/// fsopen(2) takes the caller's PID namespace, so a child without descriptors and rights calls it.
 fn procfs(processes: &OwnedFd, count: usize) -> Result<Vec<OwnedFd>> {
     let step = || "open a procfs of the container's PID namespace";
     let filter = seccomp::compile(&Seccomp {
@@ -181,8 +177,8 @@ fn procfs(processes: &OwnedFd, count: usize) -> Result<Vec<OwnedFd>> {
     }
 }
 
-/// Makes a child in the PID namespace that opens the contexts. An attacker in control of it has an empty root,
-/// CAP_SYS_ADMIN and the filter's calls: contexts of file systems, without effect before fsconfig(2).
+/// Opens the contexts in a child in the PID namespace. An attacker in control of it has an empty root, CAP_SYS_ADMIN
+/// and the filter's calls: contexts without effect before fsconfig(2).
 fn open_inside(processes: &OwnedFd, count: usize, to: &files::Channel, filter: &seccomp::Program) -> Result<()> {
     let step = || "open a procfs";
     identity::die_with_parent()?;
@@ -212,7 +208,8 @@ fn open_inside(processes: &OwnedFd, count: usize, to: &files::Channel, filter: &
     }
 }
 
-/// Runs work in all namespaces of a process but its PID namespace, as root there.
+/// Runs a hook (`createContainer`), a host program, outside the PID namespace and in all other namespaces of the
+/// process, as root there.
 pub(crate) fn beside(pid: i32, work: impl FnOnce() -> Result<()>) -> Result<()> {
     let step = || "enter the container's namespaces for a hook";
     let enter = || -> Result<()> {

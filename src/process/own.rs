@@ -1,4 +1,4 @@
-//! Protects our own executable: a process in a container shows it as /proc/PID/exe, even for a moment. The container's
+//! Protects our executable, which a process in a container shows as /proc/PID/exe, even for a moment. The container's
 //! root could write to it, and own the host at the next run (CVE-2019-5736).
 
 use crate::error::{Context, Error, Kind, Result};
@@ -16,8 +16,8 @@ use std::os::unix::ffi::OsStringExt;
 
 const EXECUTABLE: &str = "/proc/self/exe";
 
-/// Makes sure that this process runs from a file that cannot be written through /proc. If needed it executes itself
-/// again, from a detached read-only mount or (ordinary user) a sealed copy in memory. Call it first.
+/// If needed, executes itself again from a detached read-only mount, or (ordinary user) from a sealed copy in memory.
+/// Call it first.
 pub(crate) fn protect_own_executable() -> Result<()> {
     let step = || "protect our own executable";
     if crate::sys::weaken::is_off("own-executable") {
@@ -49,7 +49,6 @@ pub(crate) fn protect_own_executable() -> Result<()> {
     Err(execveat(safe.as_fd(), &Vector::new(arguments), &Vector::new(environment))).failing(Kind::Identity, step)
 }
 
-/// Whether the file is on a read-only mount or sealed.
 fn is_safe(file: &OwnedFd) -> Result<bool, Errno> {
     if fstatvfs(file)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Ok(true);
@@ -58,7 +57,6 @@ fn is_safe(file: &OwnedFd) -> Result<bool, Errno> {
     Ok(fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::WRITE)))
 }
 
-/// A detached read-only mount of the one file.
 fn view(file: &OwnedFd) -> Result<OwnedFd, Errno> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     let tree = open_tree(file, "", flags)?;
@@ -66,7 +64,6 @@ fn view(file: &OwnedFd) -> Result<OwnedFd, Errno> {
     Ok(tree)
 }
 
-/// A sealed copy in memory.
 fn copy(file: &OwnedFd) -> Result<OwnedFd, std::io::Error> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // vm.memfd_noexec=1 requires MFD_EXEC; kernels before 6.3 refuse the flag.
@@ -77,7 +74,7 @@ fn copy(file: &OwnedFd) -> Result<OwnedFd, std::io::Error> {
     let mut target = File::from(made.try_clone()?);
     std::io::copy(&mut File::from(file.try_clone()?), &mut target)?;
     fcntl_add_seals(&made, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
-    // It can be executed only through a descriptor that is not open for writing.
+    // execve refuses a file that is open for writing.
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&made));
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }

@@ -10,10 +10,8 @@ use crate::ns;
 use crate::sys::clone::{Side, clone_process};
 use std::os::fd::AsFd;
 
-/// Starts the container of `plan`. The caller has one thread. A later error of init arrives as [`Message::Failed`].
-///
-/// If `plan.waits`, the new process waits until `settle` has returned, which gets its pid. If `settle` fails, the
-/// container is abandoned.
+/// A later error of init arrives as [`Message::Failed`]. If `plan.waits`, the process waits until `settle` has
+/// returned, which gets its pid and can abandon it by an error.
 pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>) -> Result<Spawned> {
     let (ours, theirs) = Channel::pair()?;
     let mut flags = plan.namespaces.made;
@@ -59,7 +57,6 @@ pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>)
     }
 }
 
-/// Releases a process that waits for the parent's part.
 fn settled(spawned: Spawned, waits: bool, settle: impl FnOnce(i32) -> Result<()>) -> Result<Spawned> {
     if waits {
         settle(spawned.pid).inspect_err(|_| spawned.abandon())?;

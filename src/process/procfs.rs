@@ -1,5 +1,5 @@
-//! The only procfs that init writes through: a new one of its PID namespace, mounted nowhere. No image or other
-//! container can redirect its paths (CVE-2019-16884, CVE-2025-52881).
+//! Init writes only through a new procfs of its PID namespace, mounted nowhere: no image or other container can
+//! redirect its paths (CVE-2019-16884, CVE-2025-52881).
 
 use crate::error::{Context, Error, Kind, Result, Step};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstatfs, openat2};
@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 
 /// `PROC_SUPER_MAGIC` of linux/magic.h.
 const PROC_MAGIC: i64 = 0x9fa0;
-/// The inode number of a procfs's root directory (`PROC_ROOT_INO`).
+/// `PROC_ROOT_INO`.
 const PROC_ROOT: u64 = 1;
 
 #[derive(Debug)]
@@ -19,8 +19,7 @@ pub(super) struct Procfs {
 }
 
 impl Procfs {
-    /// Opens a new procfs. The kernel refuses that in a user namespace with a covered /proc: then /proc is used if it
-    /// is complete.
+    /// The kernel refuses a new one in a user namespace with a covered /proc: then /proc is used if it is complete.
     pub(super) fn open() -> Result<Procfs> {
         let step = || "make a procfs of our own";
         if crate::sys::weaken::is_off("own-procfs") {
@@ -37,9 +36,9 @@ impl Procfs {
         }
     }
 
-    /// Writes one of its files. No component may be a link out of it or a mount.
+    /// No component may be a link out of the procfs or a mount.
     ///
-    /// AppArmor names the files of a detached procfs as if it were the root. A profile around us that denies /sys
+    /// AppArmor names the files of a detached procfs as if it were the root: a profile around us that denies /sys
     /// (LXC's) then refuses /proc/sys. The visible procfs has the true names.
     pub(super) fn write(&self, path: &str, value: &str) -> Result<()> {
         let step = || format!("write `{value}` to `/proc/{path}`");
@@ -55,13 +54,11 @@ impl Procfs {
         rustix::io::write(&file, value.as_bytes()).failing(Kind::Identity, step).map(|_| ())
     }
 
-    /// Whether a file can be read.
     pub(super) fn can_read(&self, path: &str) -> bool {
         let mut byte = [0];
         open_below(&self.root, path, OFlags::RDONLY).and_then(|file| rustix::io::read(&file, &mut byte)).is_ok()
     }
 
-    /// Sets kernel parameters.
     pub(super) fn set(&self, parameters: &[(String, String)]) -> Result<()> {
         parameters.iter().try_for_each(|(path, value)| {
             self.write(&format!("sys/{path}"), value)
@@ -70,7 +67,7 @@ impl Procfs {
     }
 }
 
-/// The procfs at /proc, if it is a whole one. [`open_below`] detects mounts over parts of it.
+/// /proc, if it is whole. [`open_below`] detects mounts over parts of it.
 fn in_sight() -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = rustix::fs::open("/proc", flags, Mode::empty()).failing(Kind::Identity, || "open `/proc`")?;

@@ -1,8 +1,6 @@
-//! The reaper, pid 1 of the container: it reaps, forwards signals to the command, and ends with it. The kernel then
-//! ends all other processes (pid_namespaces(7)).
-//!
-//! The reaper is a copy of the parent without execve. So it gives up descriptors, all capabilities but CAP_KILL, and
-//! being dumpable.
+//! Pid 1 reaps, forwards signals to the command, and ends with it; the kernel then ends the other processes
+//! (pid_namespaces(7)). As a copy of the parent it gives up descriptors, all capabilities but CAP_KILL, and being
+//! dumpable.
 
 use super::identity::{self, Identity};
 use super::message::{Channel, Ended, Tag};
@@ -17,33 +15,31 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitOptions, wait};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// The user of pid 1 if it can differ from the command's. It is neither the machine's root, which built the sandbox,
-/// nor a user of the sandbox's files.
+/// Of pid 1, if it can differ from the command's: neither the machine's root, which built the sandbox, nor a user of
+/// the sandbox's files.
 pub(crate) const USER: u32 = 65_533;
 
-/// Serves as pid 1, unless `settled` is an error, until the command with this pid has ended. Never returns.
 pub(super) fn run(command: i32, settled: Result<()>, parent: &Channel) -> ! {
     if let Err(error) = settled {
         parent.fail(&error);
         exit(1)
     }
-    environment::wipe(); // the caller's variables, among them secrets for the broker
+    environment::wipe(); // the caller's variables may be secrets for the broker
     exit(serve(command, parent))
 }
 
-/// Where the command's process waits until pid 1 has dropped its privileges.
+/// Where the command waits until pid 1 has dropped its privileges.
 pub(super) struct Gate(OwnedFd);
 
-/// Opens the gate. Dropped unopened, as at the end of pid 1, it ends the process that waits.
+/// Dropped unopened, as at the end of pid 1, it ends the process that waits.
 pub(super) struct Latch(OwnedFd);
 
-/// Makes a gate. The process that waits must not keep the latch.
+/// The process that waits must not keep the latch.
 pub(super) fn gate() -> Result<(Gate, Latch), Errno> {
     pipe_with(PipeFlags::CLOEXEC).map(|(gate, latch)| (Gate(gate), Latch(latch)))
 }
 
 impl Gate {
-    /// Waits until the latch is opened.
     pub(super) fn pass(self) {
         loop {
             if weaken::is_off("gate") {
@@ -64,7 +60,6 @@ impl AsFd for Gate {
     }
 }
 
-/// Drops what pid 1 does not need, then opens the gate for the command.
 pub(super) fn drop_privileges(user: Option<u32>, latch: Latch, parent: &Channel) -> Result<()> {
     if weaken::is_off("swift-pid-1") {
         std::thread::sleep(std::time::Duration::from_millis(500)); // a test looks at the waiting process here
@@ -76,11 +71,11 @@ pub(super) fn drop_privileges(user: Option<u32>, latch: Latch, parent: &Channel)
     if let Some(user) = user {
         identity::become_user(&Identity::powerless(user, user), None)?;
     }
-    identity::be_undumpable()?; // a change of user makes the process dumpable again
+    identity::be_undumpable()?; // the change of user makes it dumpable again
     identity::keep_capabilities(&[Capability::CAP_KILL])?;
     identity::gain_nothing()?;
     identity::die_with_supervisor(parent)?;
-    parent.send_tag(Tag::Ready)?; // other processes may enter now: no host path is reachable, and all restrictions hold
+    parent.send_tag(Tag::Ready)?; // other processes may enter: no host path is reachable, and all restrictions hold
     rustix::io::write(&latch.0, b"G").failing(Kind::Identity, || "let the command begin").map(drop)
 }
 
@@ -100,7 +95,7 @@ fn serve(command: i32, parent: &Channel) -> i32 {
         }
         match all.wait() {
             Ok(Signal::SIGCHLD) | Err(_) => {}
-            // The command leads its session and process group: the whole group gets the signal, as from a terminal.
+            // To the command's process group, as from a terminal.
             Ok(signal) => {
                 if kill(Pid::from_raw(-command), signal).is_err() {
                     // It does not lead a group yet. A lost signal would let a stop wait for the whole grace.

@@ -1,4 +1,4 @@
-//! The first process of a container, as the process that started it holds it.
+//! A container's first process, as its parent sees it.
 
 use super::message::{Channel, Message, Tag};
 use crate::error::{Context, Error, Kind, Result};
@@ -8,10 +8,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// The container's first process, as the parent holds it.
 #[derive(Debug)]
 pub(crate) struct Spawned {
-    /// Its id in our PID namespace, for records and for reading /proc.
+    /// In our PID namespace.
     pub pid: i32,
     pidfd: OwnedFd,
     channel: Channel,
@@ -22,58 +21,52 @@ impl Spawned {
         Spawned { pid, pidfd, channel }
     }
 
-    /// Replaces the first process, which has ended, by the process that it made. The new one waits for `Go`.
+    /// Replaces the first process, which has ended, by its successor, which waits for `Go`.
     pub(crate) fn succeed(&mut self, pidfd: OwnedFd) -> Result<()> {
         self.reap()?;
         (self.pid, self.pidfd) = (pid_of(&pidfd)?, pidfd);
         self.go()
     }
 
-    /// Kills a process that never becomes a container. The error is reported already.
+    /// The error is reported already.
     pub(crate) fn abandon(&self) {
         let _ = self.signal(Signal::KILL);
         let _ = self.reap();
     }
 
-    /// Sends `Go` to init, which waits for it.
     pub(crate) fn go(&self) -> Result<()> {
         self.channel.send_tag(Tag::Go)
     }
 
-    /// Sends the files of its groups to a process (`Joins::Told`), then `Go`. After a failure its next message is the
-    /// error.
+    /// Sends a process its groups' files (`Joins::Told`), then `Go`. If this fails, its next message is the error.
     pub(crate) fn admit(&self, files: &[OwnedFd]) {
         let _ = files.iter().try_for_each(|file| self.channel.hand(Tag::Group, file.as_fd())).and_then(|()| self.go());
     }
 
-    /// The pidfd, for signals and to take descriptors.
     pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// The container's mount namespace, if we may open it: init is undumpable, so an ordinary user may not.
+    /// `None` for an ordinary user: init is undumpable.
     pub(crate) fn mount_namespace(&self) -> Option<OwnedFd> {
         let path = format!("/proc/{}/ns/mnt", self.pid);
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
     }
 
-    /// Whether the next message only brings a descriptor to keep.
     pub(crate) fn brings_descriptor(&self) -> bool {
         matches!(self.channel.peek(), Ok(tag) if [Tag::Scratch, Tag::Volume, Tag::Secrets, Tag::Refusals].iter().any(|each| *each as u8 == tag))
     }
 
-    /// The next message; `None` after the last process has closed its end.
+    /// `None` after the last process has closed its end.
     pub(crate) fn receive(&self) -> Result<Option<Message>> {
         self.channel.receive()
     }
 
-    /// Readable when a message waits.
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
 
-    /// Sends a signal to pid 1, which forwards it to the command. SIGKILL ends the whole container. A container that
-    /// has ended is not an error.
+    /// Pid 1 forwards it to the command; SIGKILL ends the whole container. A container that has ended is not an error.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         match pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -81,14 +74,14 @@ impl Spawned {
         }
     }
 
-    /// Waits until pid 1, and with it every process of the container, has ended.
+    /// Every process of the container ends with pid 1.
     pub(crate) fn reap(&self) -> Result<()> {
         wait(self.pidfd.as_fd()).failing(Kind::State, || "wait for the container's end").map(drop)
     }
 }
 
-/// Takes over our child that an ending helper has made. The child waits for `Go`, and sends nothing before the helper
-/// has. With `goes` it continues after this.
+/// Takes over our child, made by an ending helper. It sends nothing before the helper has, and waits for `Go`, which
+/// `goes` sends.
 pub(super) fn born(ours: Channel, helper: &OwnedFd, maps: Option<&Maps>, goes: bool) -> Result<Spawned> {
     let step = || "start a helper in the container's user namespace";
     let born = ours.receive();
@@ -110,7 +103,7 @@ pub(super) fn born(ours: Channel, helper: &OwnedFd, maps: Option<&Maps>, goes: b
     }
 }
 
-/// The pid of a process in our PID namespace. proc_pid_fdinfo(5).
+/// In our PID namespace. proc_pid_fdinfo(5).
 fn pid_of(pidfd: &OwnedFd) -> Result<i32> {
     let step = || "find the container's first process";
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).failing(Kind::Lost, step)?;

@@ -1,18 +1,17 @@
-//! Counts the threads of this process. A cloned process inherits the locks of other threads and their half-written
-//! memory, and then hangs or fails. So a caller with threads is refused.
+//! Refuses a caller with threads: a clone inherits their locks and half-written memory, and then hangs or fails.
 
 use crate::error::{Context, Error, Kind, Result};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::time::Duration;
 
-/// A directory has a link from itself and one from above; each thread's directory adds one.
+/// From itself and from above; each thread's directory adds one.
 const LINKS_OF_ONE: u32 = 3;
 
 /// A joined thread counts until the kernel has removed it.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Fails if this process has more than one thread. One system call if it has one.
+/// One system call if there is one thread.
 pub(crate) fn require_one() -> Result<()> {
     for attempt in 0..TRIES {
         if attempt > 0 {
