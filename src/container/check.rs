@@ -7,8 +7,8 @@ use crate::spec::resources::Resources;
 use crate::{landlock, ns};
 use std::sync::OnceLock;
 
-/// Whether we have the power of the machine's root: mount disk images, map any range of ids, make device nodes. Root of
-/// another user namespace (a rootless container, `unshare -r`) counts as an ordinary user.
+/// Whether we can mount disk images, map any range of ids and make device nodes. Root of another user namespace (a
+/// rootless container, `unshare -r`) counts as an ordinary user.
 pub(crate) fn privileged() -> bool {
     static PRIVILEGED: OnceLock<bool> = OnceLock::new();
     *PRIVILEGED.get_or_init(|| {
@@ -18,12 +18,12 @@ pub(crate) fn privileged() -> bool {
     })
 }
 
-/// Whether we are inside a container with a separate user namespace.
+/// In a container with a separate user namespace.
 pub(crate) fn nested() -> bool {
     rustix::process::geteuid().is_root() && !ns::is_initial()
 }
 
-/// Refuses to start inside a sandbox, ours or another's, that denies new namespaces.
+/// A sandbox around us may deny new namespaces.
 fn check_surroundings() -> Result<()> {
     if crate::sys::clone::can_clone() {
         return Ok(());
@@ -36,19 +36,15 @@ fn check_surroundings() -> Result<()> {
     .hint("run brig outside of that sandbox or container"))
 }
 
-/// The results of the check of a spec.
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(super) hierarchy: Option<Hierarchy>,
-    /// The missing limits that the caller allowed to be missing: name and reason.
+    /// Allowed to be missing: name and reason.
     pub missing: Vec<(String, String)>,
 }
 
-/// Refuses what this machine cannot enforce, before anything is created. Removes limits that may be missing from the
-/// spec.
-///
-/// If no limit may be missing, making the cgroups is the check; a failure is undone, and [`thoroughly`] reports it. A
-/// check ahead costs a tenth of the time to the clone.
+/// Removes limits that may be missing. If none may, making the cgroups is the check, undone after a failure, which
+/// [`thoroughly`] reports. A check ahead costs a tenth of the time to the clone.
 pub(crate) fn check(spec: &mut Container) -> Result<Checked> {
     if !spec.may_degrade.is_empty() || spec.file_system.scratch.rates.any() || landlock::abi().is_none() {
         return thoroughly(spec);
@@ -58,12 +54,11 @@ pub(crate) fn check(spec: &mut Container) -> Result<Checked> {
     Ok(Checked { hierarchy, missing: Vec::new() })
 }
 
-/// Checks every limit. The error names all that cannot be enforced.
+/// The error names all limits that cannot be enforced.
 pub(crate) fn thoroughly(spec: &mut Container) -> Result<Checked> {
     limits(&mut spec.resources, &spec.may_degrade)
 }
 
-/// Checks these limits, of which those in `may_degrade` may be missing.
 pub(super) fn limits(wanted: &mut Option<Resources>, may_degrade: &[String]) -> Result<Checked> {
     check_surroundings()?;
     let mut missing: Vec<Missing> = Vec::new();
@@ -78,7 +73,7 @@ pub(super) fn limits(wanted: &mut Option<Resources>, may_degrade: &[String]) -> 
     if let Some(resources) = wanted {
         let refusals = hierarchy.insert(Hierarchy::probe()?).refusals(Purpose::Task, resources)?;
         let no_group = refusals.iter().find(|refusal| matches!(refusal.limit, "memory" | "pids")).cloned();
-        // No caller asks for the freezer: without a cgroup there is nothing to freeze.
+        // Without a cgroup there is nothing to freeze.
         let matters = |refusal: &Refusal| refusal.limit != "freezer" || no_group.is_none();
         for refusal in refusals.into_iter().filter(matters) {
             for name in names_of(&refusal, resources) {
@@ -120,7 +115,7 @@ struct Missing {
     fix: String,
 }
 
-/// The command line's names of the limits in a refusal: one controller counts both kinds of input and output.
+/// As on the command line: one controller counts both kinds of input and output.
 fn names_of(refusal: &Refusal, resources: &Resources) -> Vec<&'static str> {
     match refusal.limit {
         "io" => counted(resources).filter(|name| name.starts_with("io_")).collect(),
@@ -145,7 +140,7 @@ fn leave_out(name: &str, resources: &mut Resources) {
     }
 }
 
-/// What the cgroups count: the limits, and processor time for the supervisor.
+/// The limits, and processor time for the supervisor.
 fn counted(resources: &Resources) -> impl Iterator<Item = &'static str> {
     let io = &resources.block_io;
     [
@@ -161,16 +156,14 @@ fn counted(resources: &Resources) -> impl Iterator<Item = &'static str> {
     .filter_map(|(name, is_set)| is_set.then_some(name))
 }
 
-/// The cgroups of this machine, and the limits that they cannot enforce.
 #[derive(Debug)]
 pub(crate) struct Possible {
-    /// The layout in words.
     pub groups: String,
-    /// Each limit that is missing: name, reason, and one action for the operator.
+    /// Name, reason, and one action for the operator.
     pub refused: Vec<(&'static str, String, String)>,
 }
 
-/// Makes the checks of a start with `limits`, and changes nothing.
+/// Changes nothing.
 pub(crate) fn possible(limits: &Resources) -> Result<Possible> {
     let hierarchy = Hierarchy::probe()?;
     let refusals = hierarchy.refusals(Purpose::Task, limits)?;

@@ -1,4 +1,4 @@
-//! The gateway of a container: its start, its system calls, and its messages to the supervisor.
+//! The gateway of a container: its start, system calls, and messages to the supervisor.
 
 use crate::egress::{self, Broker, Ledger, Order, Policy, Renewal, Row, Service, Word};
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -11,34 +11,28 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Its user: an id of the container's range that only root inside can become. 65,532 is the user of many images without
-/// root.
+/// Only root inside can become this id of the container's range. 65,532 is the user of many images without root.
 pub(super) const USER: u32 = 65_531;
-/// The time limit for the rest of its account.
+/// For the rest of the account.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// The options of a container's gateway.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wish {
-    /// The rules for destinations.
     pub policy: Policy,
     /// Bytes a second, both directions together.
     pub rate: Option<u64>,
     /// Bytes in all.
     pub total: Option<u64>,
-    /// Addresses outside, each with the port inside that it forwards to.
+    /// Addresses outside, each with its port inside.
     pub published: Vec<(SocketAddr, u16)>,
-    /// Secrets that are added to requests.
     pub broker: Option<Broker>,
 }
 
-/// The parts of the gateway that must exist before the container.
 pub(super) struct Prepared {
     service: Service,
     init: Channel,
 }
 
-/// A gateway that serves.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     process: Confined,
@@ -46,19 +40,18 @@ pub(crate) struct Gateway {
     ledger: Ledger,
     /// Whether it only forwards ports to the inside.
     is_without_names: bool,
-    /// Whether the rest of its account has been requested.
+    /// For the rest of its account.
     is_asked: bool,
     over: bool,
 }
 
 impl Prepared {
-    /// Makes the parts that can fail, and the channel by which init sends sockets.
+    /// Also makes the channel by which init sends sockets.
     pub(super) fn new(wish: Wish) -> Result<(Prepared, Channel)> {
         let (init, inside) = Channel::pair().failing(Kind::Egress, || "make a channel to the gateway")?;
         Prepared::with_channel(wish, init).map(|prepared| (prepared, inside))
     }
 
-    /// Makes the parts that can fail, for an existing channel.
     pub(super) fn with_channel(wish: Wish, init: Channel) -> Result<Prepared> {
         let published = wish.published.into_iter().map(listen).collect::<Result<_>>()?;
         let service =
@@ -66,8 +59,8 @@ impl Prepared {
         Ok(Prepared { service, init })
     }
 
-    /// Starts the process. `user` is a host id; `None` keeps the caller's. The process joins the cgroups of the files
-    /// `tasks` without help: to move another process takes 10 ms, a grace period of the kernel.
+    /// `user` is a host id; `None` keeps the caller's. The process joins `tasks` itself: moving another one takes 10
+    /// ms, a grace period of the kernel.
     pub(super) fn start(
         self,
         user: Option<u32>,
@@ -114,28 +107,25 @@ impl Work for Task {
 }
 
 impl Gateway {
-    /// Readable when a message waits, or the gateway has ended.
+    /// Readable on a message or the gateway's end.
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
 
-    /// The processor time that it has used.
     pub(super) fn time(&self) -> ProcessorTime {
         self.process.time()
     }
 
-    /// The account that the gateway has sent: at most a moment old.
+    /// At most a moment old.
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// Whether it has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.over
     }
 
-    /// Receives one message; returns a line with a new decision. The gateway talks to untrusted peers: an invalid
-    /// message is a fault of the account.
+    /// Returns a line with a new decision. Peers are untrusted: an invalid message is a fault of the account.
     pub(crate) fn receive(&mut self) -> Result<Option<Row>> {
         match self.channel.receive().failing(Kind::Egress, || "hear from the gateway")? {
             None => self.over = true,
@@ -149,7 +139,6 @@ impl Gateway {
         Ok(None)
     }
 
-    /// Allows or denies what a rule covers from now on.
     pub(super) fn change(&self, rule: &egress::Rule, allow: bool) -> Result<()> {
         if self.is_without_names {
             return Err(Error::new(Kind::State, "its network is not `egress`")
@@ -159,7 +148,6 @@ impl Gateway {
         self.send_order(&if allow { Order::Allow(text) } else { Order::Deny(text) })
     }
 
-    /// Sends a change of a secret.
     pub(super) fn renew(&self, renewal: &Renewal) -> Result<()> {
         let step = || "tell the gateway of a secret";
         let value = match renewal {
@@ -179,14 +167,13 @@ impl Gateway {
         self.channel.try_send(&bytes).failing(Kind::Egress, || "tell the gateway")
     }
 
-    /// Requests the rest of its account, which arrives while we wait for other ends.
+    /// The account arrives while we wait for other ends.
     pub(super) fn ask_to_finish(&mut self) {
-        // If the send fails, the end repeats it and reports the error.
+        // If this fails, the end repeats it and reports the error.
         self.is_asked = self.is_asked || !self.over && self.send_order(&Order::Finish).is_ok();
     }
 
-    /// Ends it and returns the account, its lines with new decisions, and the processor time. The account notes a
-    /// missing part.
+    /// The account, its new decisions, and the processor time. The account notes a missing part.
     pub(super) fn finish(mut self) -> (Ledger, Vec<Row>, ProcessorTime) {
         let mut rows = Vec::new();
         if let Err(error) = self.farewell(&mut rows) {
@@ -225,7 +212,6 @@ fn left_of(end: Instant) -> Duration {
     end.saturating_duration_since(Instant::now())
 }
 
-/// Listens outside for connections into the container.
 fn listen((address, port): (SocketAddr, u16)) -> Result<(OwnedFd, u16)> {
     let listener = TcpListener::bind(address)
         .failing(Kind::Network, || format!("publish port {port} at {address}"))
@@ -234,8 +220,7 @@ fn listen((address, port): (SocketAddr, u16)) -> Result<(OwnedFd, u16)> {
     Ok((listener.into(), port))
 }
 
-/// The system calls of the gateway: internet sockets, pipes between them, memory. It cannot open files or start
-/// programs.
+/// Internet sockets, pipes between them, memory: no files, no programs.
 fn filter() -> Seccomp {
     let rule = |names: &str, args: Vec<Condition>| Rule {
         names: names.split_whitespace().map(str::to_owned).collect(),

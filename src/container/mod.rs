@@ -1,8 +1,5 @@
-//! Creates, enters and removes containers.
-//!
-//! One engine, `process`, makes and enters both kinds of container from one plan. They differ in their owner. A
-//! supervisor watches a [`sandbox`], which ends with it. An engine manages an [`oci`] container by verbs, with a record
-//! between them.
+//! `process` makes both kinds of containers from one plan. A [`sandbox`] ends with its supervisor; an engine manages an
+//! [`oci`] container by verbs, with a record between them.
 
 mod check;
 mod gateway;
@@ -36,29 +33,29 @@ pub use oci::{
 /// The number of ids of a sandbox of the machine's root.
 pub(crate) const IDS: u32 = crate::ns::Range::SIZE;
 
-/// The ids of brig's processes for a sandbox of the machine's root: pid 1 and the gateway.
+/// Pid 1 and the gateway.
 pub(crate) const OWN_USERS: [u32; 2] = [crate::process::PID_1_USER, gateway::USER];
 
-/// The agent's filter as `linux.seccomp` of a config.json.
+/// As `linux.seccomp` of a config.json.
 pub(crate) fn agent_filter() -> crate::error::Result<serde_json::Value> {
     use crate::error::{Error, Kind};
     serde_json::to_value(crate::seccomp::profile::agent_spec())
         .map_err(|cause| Error::new(Kind::Internal, cause.to_string()).doing("write the filter of system calls"))
 }
 
-/// Releases the program's own pages while it only waits for a sandbox. Failures are ignored.
+/// Releases the program's pages while it waits for a sandbox; ignores failures.
 pub(crate) fn rest() {
     let _ = crate::start::pages::release();
 }
 
-/// Protects the program from the containers that it creates and enters. It may execute itself again with the same
-/// arguments, so call it first, with one thread.
+/// Protects the program from its containers. It may execute itself again with the same arguments, so call it first,
+/// with one thread.
 pub fn protect_own_executable() -> crate::error::Result<()> {
     crate::process::protect_own_executable()
 }
 
-/// Resets SIGCHLD to its default action. A caller that ignores it (a daemon) passes this on, and our children could not
-/// be waited for. Call it first.
+/// Resets SIGCHLD: a caller that ignores it (a daemon) passes this on, and our children could not be waited for. Call
+/// it first.
 pub fn expect_children() {
     crate::sys::signal::restore_signal(libc::SIGCHLD);
 }

@@ -6,21 +6,20 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// The time limit to stop the tree, and then to kill it: the supervisor's watch waits meanwhile.
+/// To stop the tree, and then to kill it: the supervisor's watch waits meanwhile.
 const LONGEST: Duration = Duration::from_secs(1);
-/// The number of empty readings in a row that end the search, and the time between them. A list of children that is
-/// read while some of them end omits others (proc(5)).
+/// Empty readings that end the search, and the time between them: a list of children that is read while some end omits
+/// others (proc(5)).
 const QUIET: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The children of a process, of all its threads (proc_pid_task_children, proc(5)).
+/// Of all its threads (proc_pid_task_children, proc(5)).
 pub(super) fn children(pid: i32) -> Vec<i32> {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let lists = threads.flatten().map(|thread| std::fs::read_to_string(thread.path().join("children")));
     lists.flatten().flat_map(|text| text.split_whitespace().flat_map(str::parse).collect::<Vec<_>>()).collect()
 }
 
-/// A process and its descendants.
 pub(super) fn descendants(pid: i32) -> Vec<i32> {
     let mut all = vec![pid];
     let mut next = 0;
@@ -31,9 +30,8 @@ pub(super) fn descendants(pid: i32) -> Vec<i32> {
     all
 }
 
-/// Kills a process, which is not reaped yet, and its tree. The process adopts orphans (`PR_SET_CHILD_SUBREAPER`), so
-/// its tree stays connected. All are stopped first, so that none forks; it is killed last. After the time limit the
-/// rest ends with the sandbox.
+/// Kills a process, not yet reaped, and its tree, connected since it adopts orphans (`PR_SET_CHILD_SUBREAPER`). A stop
+/// comes first, so that none forks; the process dies last. After the time limit the rest ends with the sandbox.
 pub(super) fn end(root: i32) {
     signal_all(root, Signal::STOP, BTreeSet::new());
     // Its stopped parent reaps none of them, so their pids are not reused.
@@ -43,7 +41,7 @@ pub(super) fn end(root: i32) {
     }
 }
 
-/// Signals all of the tree but those in `reached`, until several readings found nothing new.
+/// Leaves out `reached`; ends when several readings found nothing new.
 fn signal_all(root: i32, kind: Signal, mut reached: BTreeSet<i32>) {
     let end = Instant::now() + LONGEST;
     if reached.insert(root)
@@ -62,9 +60,9 @@ fn signal_all(root: i32, kind: Signal, mut reached: BTreeSet<i32>) {
     }
 }
 
-/// Signals the new descendants of `root`, those not in `reached`, and adds them; returns whether there were any. Each
-/// is signalled when seen, the youngest first: a process that forks and exits at once lives for a few hundred
-/// microseconds. Zombies, thousands after such forks, go to `ended` and are not read again.
+/// Adds new descendants to `reached`, and returns whether there were any. Each is signalled when seen, the youngest
+/// first: one that forks and exits at once lives a few hundred microseconds. Zombies, thousands after such forks, go to
+/// `ended` and are not read again.
 fn signal_new(root: i32, kind: Signal, reached: &mut BTreeSet<i32>, ended: &mut BTreeSet<i32>) -> bool {
     let mut found = false;
     let mut tree = vec![root];
@@ -72,7 +70,7 @@ fn signal_new(root: i32, kind: Signal, reached: &mut BTreeSet<i32>, ended: &mut 
     while let Some(&parent) = tree.get(next) {
         next += 1;
         for pid in children(parent).into_iter().rev().filter(|pid| !ended.contains(pid)).collect::<Vec<_>>() {
-            // Opened before its parent is read: the signal then goes to the process whose parent is in the tree.
+            // Opened before its parent is read: the signal goes to the process whose parent is in the tree.
             let process = if reached.contains(&pid) { None } else { hold(pid) };
             match Stat::of(pid) {
                 Some(stat) if stat.is_over() => _ = ended.insert(pid),
@@ -83,7 +81,7 @@ fn signal_new(root: i32, kind: Signal, reached: &mut BTreeSet<i32>, ended: &mut 
                         found |= reached.insert(pid);
                     }
                 }
-                // It has ended, or its parent has: then it is below the process that adopts it.
+                // It or its parent has ended: an orphan is below the process that adopts it.
                 _ => found = true,
             }
         }
@@ -95,33 +93,32 @@ fn signal_new(root: i32, kind: Signal, reached: &mut BTreeSet<i32>, ended: &mut 
 pub(super) struct Stat {
     state: u8,
     pub parent: i32,
-    /// Its start, in clock ticks after the boot.
+    /// In clock ticks after the boot.
     pub started: u64,
 }
 
 impl Stat {
-    /// `None` if the process does not exist.
     pub fn of(pid: i32) -> Option<Stat> {
-        // The kernel returns it whole in one read; the longest name with the longest numbers is shorter.
+        // One read returns it whole; the longest name with the longest numbers is shorter.
         let mut text = [0; 1024];
         let file =
             rustix::fs::open(format!("/proc/{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let length = rustix::io::read(file, &mut text).ok()?;
         let text = &text[..length];
-        // The name before these fields may contain anything.
+        // The name may contain anything.
         let after = text.iter().rposition(|byte| *byte == b')')?;
         let mut fields = std::str::from_utf8(text.get(after + 2..)?).ok()?.split(' ');
         let state = *fields.next()?.as_bytes().first()?;
         Some(Stat { state, parent: fields.next()?.parse().ok()?, started: fields.nth(17)?.parse().ok()? })
     }
 
-    /// Whether it has ended: a zombie has.
+    /// A zombie has ended.
     pub fn is_over(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
 }
 
-/// The names of a process or thread, from its program's file if that can be read and from its comm, and its parent.
+/// Names from the executable, if readable, and from comm; and the parent.
 pub(crate) fn called(pid: i32) -> Option<(Vec<String>, i32)> {
     let program = rustix::fs::readlink(format!("/proc/{pid}/exe"), Vec::new()).ok();
     let program = program.and_then(|path| {
@@ -139,6 +136,6 @@ fn hold(pid: i32) -> Option<OwnedFd> {
 }
 
 fn send(process: &OwnedFd, signal: Signal) {
-    // One that has ended needs no signal; one that cannot be signalled ends with the sandbox.
+    // One that cannot be signalled ends with the sandbox.
     let _ = pidfd_send_signal(process, signal);
 }

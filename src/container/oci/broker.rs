@@ -1,5 +1,4 @@
-//! The broker of a container's annotations `dev.brig.secret.NAME`: its secrets are opened, and the container's programs
-//! trust it.
+//! Opens the secrets of `dev.brig.secret.NAME`, and makes the container trust the broker.
 
 use super::bundle;
 use super::creation::SecretOpener;
@@ -15,10 +14,9 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The most bytes of a root's own certificates.
+/// Of a root's own, in bytes.
 const MOST_CERTIFICATES: u64 = 8 << 20;
 
-/// The broker of these annotations; `None` without any.
 pub(super) fn open(secrets: &[(String, String)], opener: Option<SecretOpener>) -> Result<Option<Broker>> {
     let Some((first, _)) = secrets.first() else { return Ok(None) };
     let SecretOpener(open) = opener.ok_or_else(|| {
@@ -28,8 +26,8 @@ pub(super) fn open(secrets: &[(String, String)], opener: Option<SecretOpener>) -
     open(secrets).map(Some)
 }
 
-/// Makes the container's certificates in `directory`, and the mounts that show them. They are its root's own ones with
-/// the broker's authority. A root without any gets the machine's.
+/// Returns mounts of files in `directory`: the root's own certificates with the broker's authority. A root without any
+/// gets the machine's.
 pub(super) fn certificates(broker: &Broker, root: &Path, directory: &Path) -> Result<Vec<Mount>> {
     let trust = Trust::new(&broker.certificate, broker.roots.as_deref().map(Vec::as_slice));
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -51,8 +49,7 @@ pub(super) fn certificates(broker: &Broker, root: &Path, directory: &Path) -> Re
     Ok(mounts)
 }
 
-/// A regular file of the root, which may be hostile; `None` if it has none there. Its type is known before it is opened:
-/// opening a device can have an effect.
+/// `None` unless it is a regular file. The root may be hostile: opening a device can have an effect, so look first.
 fn own(root: &OwnedFd, at: &Path) -> Result<Option<Vec<u8>>> {
     let Ok(found) = resolve::open(root.as_fd(), at) else { return Ok(None) };
     let step = || format!("read `{}` of the root", at.display());
@@ -64,8 +61,8 @@ fn own(root: &OwnedFd, at: &Path) -> Result<Option<Vec<u8>>> {
     bytes.map(Some).map_err(|error| error.of_kind(Kind::Spec).doing(step()))
 }
 
-/// Gives a process the variables of programs with built-in certificates. A variable with a secret's name gets a
-/// placeholder, unless the process has one: some clients check its form.
+/// Adds variables for programs with built-in certificates, and a placeholder for each secret unless the process has
+/// one: some clients check its form.
 pub(super) fn give_variables(secrets: &[(String, String)], process: &mut Process) {
     if secrets.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! A bundle: the directory of a config.json that a caller names.
+//! A bundle: the directory of a config.json.
 
 use super::creation::Creation;
 use crate::error::{Error, Kind, Result};
@@ -8,15 +8,13 @@ use crate::mounts::bundle::options;
 use crate::spec::config::{self, Config};
 use std::path::{Path, PathBuf};
 
-/// The limit for a config.json in bytes. The largest of real callers, with thousands of mounts, are below one megabyte.
+/// In bytes. The largest of real callers, with thousands of mounts, are below 1 MB.
 const LARGEST: u64 = 16 << 20;
 
-/// The path of a new container's configuration.
 pub(super) fn config_path(wish: &Creation) -> PathBuf {
     wish.config.clone().unwrap_or_else(|| wish.bundle.join("config.json"))
 }
 
-/// The bytes of a configuration, which the container keeps.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     files::read_bounded(path, LARGEST).map_err(|error| match error.errno() {
         Some(libc::ENOENT) => {
@@ -26,12 +24,11 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     })
 }
 
-/// Parses the bytes of a configuration.
 pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Config> {
     config::parse(bytes).map_err(|error| error.doing(format!("read `{}`", path.display())))
 }
 
-/// A file or directory of the host, shown at `at` of the container: read-only, and apart from the host's later mounts.
+/// Apart from the host's later mounts.
 pub(super) fn read_only(at: &str, source: PathBuf) -> Result<Mount> {
     let words = ["bind", "ro", "nosuid", "nodev", "noexec", "private"].map(str::to_owned);
     Ok(Mount {
@@ -46,8 +43,8 @@ pub(super) fn read_only(at: &str, source: PathBuf) -> Result<Mount> {
     })
 }
 
-/// Adds the annotations of the runtime's own flags, and returns the bytes that the container keeps. Another value in
-/// the configuration is an error: the operator's and the caller's value must both count.
+/// The container keeps these bytes. Another value in the configuration is an error: the operator's and the caller's
+/// must both count.
 pub(super) fn annotate(mut config: Config, bytes: Vec<u8>, more: &[(String, String)]) -> Result<(Config, Vec<u8>)> {
     for (key, value) in more {
         let old = config.annotations.insert(key.clone(), value.clone());

@@ -1,4 +1,4 @@
-//! The parent's answers to a process of a container, from its birth to its program.
+//! The parent's answers to a process, from its birth to its program.
 
 use super::record::Record;
 use super::socket;
@@ -21,29 +21,26 @@ pub(super) struct Handed {
     pub console: Option<OwnedFd>,
     /// The root directory of the capped disk.
     pub scratch: Option<OwnedFd>,
-    /// Connections to the container's network, see [`Message::Network`].
+    /// See [`Message::Network`].
     pub network: Vec<OwnedFd>,
 }
 
-/// The data for the answers to a process of a container.
 pub(super) struct Answers<'a> {
     pub config: &'a Config,
     pub rlimits: &'a [(Resource, Rlimit)],
-    /// The socket that gets the terminal's master.
     pub console_socket: Option<&'a Path>,
-    /// The container's record and status, for the state that hooks and a listener get.
+    /// For hooks and a listener.
     pub record: &'a Record,
     pub status: Status,
-    /// Whether the container joins a PID namespace: createContainer hooks then run beside it.
+    /// Runs createContainer hooks beside a container that joins a PID namespace.
     pub joins_processes: bool,
 }
 
 impl Answers<'_> {
-    /// Answers a process until init is ready or the program of `exec` has replaced it. The second result is true for a
-    /// ready init.
+    /// Until init is ready (`true`) or `exec`'s program runs.
     ///
     /// # Errors
-    /// The error that the process reported, or that an answer met. The process may still run.
+    /// Those of the process, or of an answer. The process may still run.
     pub(super) fn answer_all(&self, spawned: &mut Spawned) -> Result<(Handed, bool)> {
         let mut handed = Handed::default();
         loop {
@@ -82,7 +79,6 @@ impl Answers<'_> {
         }
     }
 
-    /// Runs the hooks between the build of the root and its seal.
     fn run_hooks(&self, pid: i32) -> Result<()> {
         let state = self.record.state(self.status);
         run_hooks_of_runtime(self.config, &state)?;
@@ -93,14 +89,12 @@ impl Answers<'_> {
     }
 }
 
-/// Runs the hooks that see the namespaces of the runtime.
 pub(super) fn run_hooks_of_runtime(config: &Config, state: &State) -> Result<()> {
     hooks::run("prestart", &config.hooks.prestart, state)?;
     hooks::run("createRuntime", &config.hooks.create_runtime, state)
 }
 
-/// Sets the limits of a process that may not do so itself: in a separate user namespace no process can raise a hard
-/// limit.
+/// In a separate user namespace no process can raise a hard limit.
 fn limit(pid: i32, limits: &[(Resource, Rlimit)]) -> Result<()> {
     for (resource, limit) in limits {
         prlimit(Pid::from_raw(pid), *resource, *limit)
@@ -109,7 +103,7 @@ fn limit(pid: i32, limits: &[(Resource, Rlimit)]) -> Result<()> {
     Ok(())
 }
 
-/// Moves network devices into the container's namespace, after the hooks, which may have made some.
+/// After the hooks, which may have made some.
 pub(super) fn move_devices(pid: i32, config: &Config) -> Result<()> {
     if config.linux.net_devices.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `create`: makes a container from a bundle that waits for `start`, or leaves nothing.
+//! `create`: makes a container that waits for `start`, or leaves nothing.
 
 use super::converse::{self, Answers, Handed};
 use super::creation::Creation;
@@ -31,21 +31,20 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::SystemTime;
 
-/// A container that this process has created and that waits for `start`.
+/// A container that waits for `start`.
 #[derive(Debug)]
 pub struct Created {
     pub(super) place: Rc<Place>,
     pub(super) record: Record,
     pub(super) config: Config,
-    /// The terminal's master, unless a console socket got it.
     pub(super) console: Option<std::os::fd::OwnedFd>,
-    /// Warnings about ignored options, in sentences.
+    /// Sentences about ignored options.
     pub warnings: Vec<String>,
-    /// Debug notes, in the words that tools search for in runc's output with `--debug`.
+    /// Debug notes in runc's words.
     pub notes: Vec<String>,
 }
 
-/// The parts that exist so far. Drop removes them, the last first.
+/// Drop removes the parts that exist so far, the last first.
 pub(super) struct Undo {
     pub(super) place: Rc<Place>,
     pub(super) cgroup: Option<Cgroup>,
@@ -63,7 +62,6 @@ impl Undo {
         Undo { place: Rc::new(place), cgroup: None, unit: None, resctrl: None, shown: None, spawned: None, kept: false }
     }
 
-    /// Keeps all parts.
     pub(super) fn keep(mut self) {
         self.kept = true;
     }
@@ -74,7 +72,7 @@ impl Drop for Undo {
         if self.kept {
             return;
         }
-        // The caller has an error already. `delete --force` finds what cannot be removed now.
+        // The caller has an error already, and `delete --force` finds the rest.
         if let Some(spawned) = &self.spawned {
             let _ = spawned.signal(Signal::KILL);
             let _ = spawned.reap();
@@ -263,7 +261,6 @@ impl Containers {
     }
 }
 
-/// Answers init until it waits at its gate.
 fn ready(answers: &Answers<'_>, spawned: &mut Spawned) -> Result<Handed> {
     let (handed, is_ready) = answers.answer_all(spawned)?;
     if !is_ready {
@@ -284,12 +281,12 @@ fn take_apart(
     Ok(Created { place, record, config, console, warnings, notes })
 }
 
-/// By these words engines distinguish the container's process from the runtime.
+/// Engines distinguish the container's process from the runtime by these words.
 pub(super) fn unable(error: Error) -> Error {
     error.doing("unable to start container process")
 }
 
-/// runc's words if init ended without a message and its cgroup was out of memory.
+/// runc's words if init ended silently and its cgroup was out of memory.
 fn explain(error: Error, cgroup: Option<&Cgroup>) -> Error {
     let evidence = || cgroup.and_then(|cgroup| cgroup.evidence().ok());
     if error.kind() == Kind::Lost && evidence().is_some_and(|evidence| evidence.oom_kills > 0) {
@@ -302,8 +299,8 @@ fn has_own_mounts(config: &Config) -> bool {
     check::has(config, NamespaceKind::Mount)
 }
 
-/// The FIFO at which init waits. Init alone holds it, open for reading and writing, so that its open and its read never
-/// fail for lack of a peer. Opening it only for writing shows whether init is there.
+/// Init alone holds the FIFO, for reading and writing: its open and read never fail for lack of a peer. An open only
+/// for writing shows whether init is there.
 fn make_gate(directory: &Path) -> Result<Gate> {
     let path = directory.join(FIFO);
     let failed = |path: &Path| format!("make `{}`", path.display());
@@ -324,7 +321,7 @@ impl Created {
         self.record.pid
     }
 
-    /// Takes the terminal's master if this process serves it.
+    /// The terminal's master, if this process serves it.
     pub fn take_console(&mut self) -> Option<std::os::fd::OwnedFd> {
         self.console.take()
     }

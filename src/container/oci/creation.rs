@@ -1,12 +1,11 @@
-//! The caller's options for `create`, and what it passes on: descriptors, and the receiver of the terminal.
+//! The caller's options for `create`, and what it passes on.
 
 use crate::egress::Broker;
 use crate::error::{Context, Error, Kind, Result};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Opens the secrets of annotations: names and texts in, the broker out. The caller of `create` gives it: sources of
-/// secrets are above this module.
+/// Makes a broker of annotations' names and texts. The caller gives it: sources of secrets are above this module.
 #[derive(Clone, Copy, Debug)]
 pub struct SecretOpener(pub(crate) fn(&[(String, String)]) -> Result<Broker>);
 
@@ -17,13 +16,13 @@ pub struct Creation {
     pub bundle: PathBuf,
     /// The configuration, if not `config.json` of the bundle.
     pub config: Option<PathBuf>,
-    /// A unix socket that gets the terminal's master.
+    /// A unix socket for the terminal's master.
     pub console_socket: Option<PathBuf>,
-    /// A unix socket that gets the first process's pidfd.
+    /// A unix socket for the first process's pidfd.
     pub pidfd_socket: Option<PathBuf>,
     /// A file for the first process's pid.
     pub pid_file: Option<PathBuf>,
-    /// The number of descriptors from 3 on that are passed on.
+    /// Descriptors from 3 on that are passed on.
     pub preserve_fds: u32,
     /// Moves the root over the old one instead of pivoting, for hosts on a ramdisk.
     pub no_pivot: bool,
@@ -35,13 +34,13 @@ pub struct Creation {
     pub no_cgroup: bool,
     /// Whether the caller ends while the container runs.
     pub detached: bool,
-    /// Opens the secrets of annotations; without it they are refused.
+    /// Opens the secrets of annotations, which are refused otherwise.
     pub secrets: Option<SecretOpener>,
-    /// Annotations beside those of the configuration: key and value.
+    /// Key and value, beside the configuration's.
     pub annotations: Vec<(String, String)>,
 }
 
-/// The standard streams of this process that are pipes, by the names of runc and CRIU; an empty name for any other.
+/// By the names of runc and CRIU; empty for a stream that is not a pipe.
 pub(super) fn streams() -> Vec<String> {
     let name = |descriptor: std::os::fd::BorrowedFd<'_>| {
         let status = rustix::fs::fstat(descriptor).ok()?;
@@ -62,7 +61,6 @@ pub(super) fn check_terminal(terminal: bool, detached: bool, console_socket: Opt
     }
 }
 
-/// Checks that every descriptor to pass on is open.
 pub(super) fn check_preserved(count: u32) -> Result<()> {
     for number in 3..count.saturating_add(3) {
         std::fs::read_link(format!("/proc/self/fd/{number}"))
@@ -71,12 +69,11 @@ pub(super) fn check_preserved(count: u32) -> Result<()> {
     Ok(())
 }
 
-/// The number of sockets from a service manager (sd_listen_fds(3)); they precede those of `--preserve-fds`.
+/// From a service manager (sd_listen_fds(3)); they precede those of `--preserve-fds`.
 pub(super) fn listeners() -> u32 {
     std::env::var("LISTEN_FDS").ok().and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// Adds their variables to the environment.
 pub(super) fn preserve_listeners(environment: &mut Vec<(OsString, OsString)>) {
     if listeners() > 0 {
         environment.retain(|(name, _)| name != "LISTEN_FDS" && name != "LISTEN_PID");

@@ -14,15 +14,15 @@ use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The time limit for the end of a killed process: one in an uninterruptible sleep is not waited for.
+/// One in an uninterruptible sleep is not waited for.
 const KILL_WAIT: Duration = Duration::from_secs(10);
 
-/// The usual time of a kill. After it, `delete` looks for what could hold the process.
+/// After the usual time of a kill, look for what could hold the process.
 const MOMENT: Duration = Duration::from_millis(200);
 
 impl Containers {
-    /// Removes a container, and returns the errors of its `poststop` hooks. `force` kills a running one, accepts a
-    /// missing one, and removes one without a readable record.
+    /// Returns the errors of `poststop` hooks. `force` kills a running container, and accepts a missing one or an
+    /// unreadable record.
     pub fn delete(&self, id: &ContainerId, force: bool) -> Result<Vec<String>> {
         if force {
             self.kill_first(id)?;
@@ -33,14 +33,14 @@ impl Containers {
         };
         let record = match place.read() {
             Err(error) if force => {
-                // Only an empty cgroup is certain to be this container's: its path may be that of an older one.
+                // Only an empty cgroup is certain to be its own: an older container may have had the path.
                 if let Ok(config) = place.config() {
                     for path in group::unrecorded(&config, id) {
                         let _ = crate::cgroup::remove_empty(&path);
                     }
                     protect::reap_disks(&config.annotations);
                 }
-                // Before the record is written nothing is mounted. Another one of this name may be elsewhere.
+                // Nothing is mounted before the record is written. Another one of this name may be elsewhere.
                 let is_torn = error.kind() != Kind::NotFound;
                 for root in shown::shown(id.as_str())?.into_iter().filter(|_| is_torn) {
                     shown::hide(id.as_str(), &root)?;
@@ -52,7 +52,7 @@ impl Containers {
         };
         match record.status(&place.path) {
             Status::Stopped => {}
-            // As in runc: a container that waits for `start` is deleted. No `start` can follow.
+            // As in runc, these are deleted. No `start` can follow.
             Status::Created | Status::Creating => kill(&record)?,
             _ if force => kill(&record)?,
             other => {
@@ -63,8 +63,7 @@ impl Containers {
         destroy(&place, &record)
     }
 
-    /// Kills before the lock: the holder of the lock may wait for the container. A container without a readable record
-    /// or a process comes later.
+    /// Before the lock: its holder may wait for the container. Without a readable record or a process it comes later.
     fn kill_first(&self, id: &ContainerId) -> Result<()> {
         self.see(id).map_or(Ok(()), |(_, record)| kill(&record))
     }
@@ -95,8 +94,7 @@ fn kill(record: &Record) -> Result<()> {
     Ok(())
 }
 
-/// Removes what a container without a first process has left: other processes, cgroup, directory. Then the last hooks
-/// run, whose failure stops nothing.
+/// What remains after the first process: others, cgroup, directory. The last hooks' failure stops nothing.
 pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
     if let Some(monitor) = record.monitor {
         monitor.wait(); // it reads the cgroup's counters
@@ -115,7 +113,7 @@ pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
         // Without the cgroup systemd has nothing left to stop.
         let _ = stopped;
     }
-    // Its `create` was killed after systemd had made the cgroup, and before the record had it.
+    // A `create` that was killed after systemd made the cgroup, before the record had it.
     if let (None, Some(unit)) = (&record.cgroup, &record.systemd) {
         let _ = group::stop(unit, &record.id); // stopping a missing unit succeeds
     }
@@ -135,8 +133,7 @@ pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
 }
 
 impl Containers {
-    /// The remains of containers whose `create` was killed: kind and path. The kernel ends the process of such a
-    /// container.
+    /// Kind and path of what a killed `create` left. The kernel ends its process.
     pub(crate) fn left(&self) -> Vec<(&'static str, PathBuf)> {
         let Ok(entries) = std::fs::read_dir(&self.root) else { return Vec::new() };
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());

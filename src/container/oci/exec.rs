@@ -24,23 +24,23 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The time limit for init to become dumpable at its gate, on a busy machine.
+/// For init to become dumpable, on a busy machine.
 const SHOWN: Duration = Duration::from_secs(10);
 
 /// The options of `exec`.
 #[derive(Clone, Debug, Default)]
 pub struct Execution {
-    /// A file with a whole `process`. It replaces all fields below that concern the process.
+    /// A file with a whole `process`, which replaces the fields below that concern the process.
     pub process: Option<PathBuf>,
     /// The program and its arguments.
     pub args: Vec<String>,
-    /// The working directory, if it differs from the container's.
+    /// The working directory, if not the container's.
     pub cwd: Option<String>,
-    /// Variables, `NAME=VALUE`, added to the container's.
+    /// `NAME=VALUE`, added to the container's variables.
     pub env: Vec<String>,
     /// Whether it gets a terminal.
     pub tty: bool,
-    /// User and group, if they differ from the container's.
+    /// User and group, if not the container's.
     pub user: Option<(u32, Option<u32>)>,
     /// Additional groups.
     pub additional_gids: Vec<u32>,
@@ -48,23 +48,23 @@ pub struct Execution {
     pub label: Option<String>,
     /// The AppArmor profile.
     pub apparmor: Option<String>,
-    /// no_new_privs, if it differs from the container's.
+    /// no_new_privs, if not the container's.
     pub no_new_privileges: Option<bool>,
-    /// Capabilities added to the container's.
+    /// Added to the container's capabilities.
     pub capabilities: Vec<String>,
-    /// Cgroups below the container's, `[CONTROLLERS:]PATH`.
+    /// Below the container's cgroups, `[CONTROLLERS:]PATH`.
     pub cgroups: Vec<String>,
-    /// Whether a paused container is entered too.
+    /// Enters a paused container too.
     pub ignore_paused: bool,
-    /// A unix socket that gets the terminal's master.
+    /// A unix socket for the terminal's master.
     pub console_socket: Option<PathBuf>,
-    /// A unix socket that gets the pidfd.
+    /// A unix socket for the pidfd.
     pub pidfd_socket: Option<PathBuf>,
     /// A file for the pid.
     pub pid_file: Option<PathBuf>,
     /// Whether the caller ends first.
     pub detached: bool,
-    /// The number of descriptors from 3 on that are passed on.
+    /// Descriptors from 3 on that are passed on.
     pub preserve_fds: u32,
 }
 
@@ -73,18 +73,17 @@ pub struct Execution {
 pub struct Executed {
     spawned: Spawned,
     console: Option<OwnedFd>,
-    /// Warnings about ignored options, in sentences.
+    /// Sentences about ignored options.
     pub warnings: Vec<String>,
-    /// Debug notes, in the words that tools search for in runc's output with `--debug`.
+    /// Debug notes, which tools search for in runc's output with `--debug`.
     pub notes: Vec<String>,
 }
 
 impl Containers {
-    /// Starts a process in a running container, and returns when its program runs.
+    /// Returns when the program runs.
     pub fn exec(&self, id: &ContainerId, wish: &Execution) -> Result<Executed> {
         process::require_one_thread()?;
-        // Without the lock: the container decides how long this takes. `hold` below makes sure that the record is of
-        // this container.
+        // Without the lock: the container decides how long this takes. `hold` makes sure that the record is its own.
         let (path, record) = self.see(id)?;
         match record.status(&path) {
             Status::Running | Status::Created => {}
@@ -123,8 +122,7 @@ impl Containers {
             record.cgroup.iter().flat_map(|groups| groups.paths()).find(|(controller, _)| controller.is_empty());
         notes.extend(unified.map(|(_, path)| format!("using CLONE_INTO_CGROUP {path:?}")));
         let started = match process::join(plan) {
-            // The container's init may have moved itself into a child cgroup (as systemd does), where its other
-            // processes are now.
+            // Init may have moved itself into a child cgroup (as systemd does), where its other processes are now.
             Err((Refused::Group(_), mut plan)) if wish.cgroups.is_empty() => {
                 group = group.map(|group| group.of_process(record.pid)).transpose()?;
                 let directory =
@@ -135,7 +133,7 @@ impl Containers {
             other => other,
         };
         let started = match started {
-            // A container at its limit of processes can be entered too, as with runc.
+            // As in runc, a container at its limit of processes can be entered too.
             Err((Refused::Full(error), mut plan)) => match group.as_ref().map(Cgroup::join_full).transpose()?.flatten()
             {
                 Some(FullJoin { clone_into, tasks, counted }) => {
@@ -151,7 +149,7 @@ impl Containers {
         match running.wait_for_program(wish, &config, &rlimits, &record) {
             Ok(()) => Ok(running),
             Err(error) => {
-                // Ends what remains. It may have ended already.
+                // It may have ended already.
                 let _ = running.spawned.signal(Signal::KILL);
                 running.spawned.reap()?;
                 Err(error)
@@ -181,7 +179,6 @@ fn show_init(fifo: &Path, pid: i32) -> Result<()> {
     Ok(())
 }
 
-/// A set of processors as one hexadecimal number.
 fn mask(cpus: &[u64]) -> String {
     let words: String = cpus.iter().rev().map(|word| format!("{word:016x}")).collect();
     let digits = words.trim_start_matches('0');
@@ -193,7 +190,6 @@ fn refuse(words: &str) -> Error {
 }
 
 impl Executed {
-    /// Answers the process until its program runs.
     fn wait_for_program(
         &mut self,
         wish: &Execution,
@@ -222,24 +218,24 @@ impl Executed {
         Ok(())
     }
 
-    /// The process, in our PID namespace.
+    /// In our PID namespace.
     pub fn pid(&self) -> i32 {
         self.spawned.pid
     }
 
-    /// Takes the terminal's master if this process serves it.
+    /// The terminal's master, if this process serves it.
     pub fn take_console(&mut self) -> Option<OwnedFd> {
         self.console.take()
     }
 }
 
-/// The process of the container's configuration, changed by the command line.
+/// The configuration's process, changed by the command line.
 fn process(config: &Config, wish: &Execution) -> Result<Process> {
     if let Some(path) = &wish.process {
         let bytes = files::read_bounded(path, 4 << 20)?;
         let mut process: Process = serde_json::from_slice(&bytes)
             .map_err(|cause| Error::new(Kind::Spec, cause.to_string()).doing(format!("read `{}`", path.display())))?;
-        // As in runc: without labels on the command line, the container's apply.
+        // As in runc, the container's labels apply without labels on the command line.
         if let Some(own) = &config.process {
             for (label, own) in [
                 (&mut process.selinux_label, &own.selinux_label),

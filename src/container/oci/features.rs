@@ -1,4 +1,4 @@
-//! `features`: the program's features on any machine (runtime-spec, features.md). Callers ask without privileges.
+//! `features` on any machine (runtime-spec, features.md). Callers ask without privileges.
 
 use crate::mounts::bundle::options;
 use crate::process::attributes::{MEMORY_FLAGS, MEMORY_MODES};

@@ -1,4 +1,4 @@
-//! `pause`, `resume`, `update`, `events`: the functions of a container's cgroup.
+//! `pause`, `resume`, `update`, `events`: by the cgroup.
 
 use super::id::ContainerId;
 use super::record::{Place, Record};
@@ -31,7 +31,7 @@ impl Containers {
         }
     }
 
-    /// Changes the limits in `limits`, and the lines of resctrl; the others stay.
+    /// Changes `limits` and the lines of resctrl; the others stay.
     pub fn update(&self, id: &ContainerId, limits: &Resources, schemata: &[String]) -> Result<()> {
         let (place, mut record, mut group) = self.with_group(id)?;
         if record.status(&place.path) == Status::Stopped {
@@ -49,7 +49,7 @@ impl Containers {
         let limits = group.completed(&Resources { devices: Vec::new(), ..limits.clone() });
         group.widen(&Hierarchy::probe()?, &CgroupPath::parse(&record.cgroup_path)?, &limits)?;
         if let Some(unit) = &record.systemd {
-            // systemd would otherwise restore its old limits at the next change.
+            // systemd would restore its old limits at the next change.
             group::update(unit, &record.id, &limits)?;
         }
         group.update(&limits)?;
@@ -57,7 +57,7 @@ impl Containers {
         place.write(&record)
     }
 
-    /// A container's usage as one line of JSON.
+    /// One line of JSON.
     pub fn stats(&self, id: &ContainerId) -> Result<String> {
         let (path, record, group) = self.see_group(id)?;
         if record.status(&path) == Status::Stopped {
@@ -66,7 +66,7 @@ impl Containers {
         event("stats", id, Some(&group.stats()))
     }
 
-    /// Passes `print` a line of JSON every `interval`, and one at each kill for lack of memory, until the container has
+    /// Passes `print` a line of JSON every `interval` and at each kill for lack of memory, until the container has
     /// ended.
     pub fn events(&self, id: &ContainerId, interval: Duration, mut print: impl FnMut(String)) -> Result<()> {
         let (_, record, group) = self.see_group(id)?;
@@ -104,7 +104,7 @@ impl Containers {
         }
     }
 
-    /// The container's parts, locked for a change.
+    /// Locked for a change.
     fn with_group(&self, id: &ContainerId) -> Result<(Place, Record, Cgroup)> {
         let place = Place::find(&self.root, id)?;
         let (_, record, group) = self.see_group(id)?;

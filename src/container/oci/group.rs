@@ -1,4 +1,4 @@
-//! Chooses the maker and the path of a container's cgroup: this process, systemd, or no cgroup.
+//! The maker of a container's cgroup: this process, systemd, or none.
 
 use super::creation::Creation;
 use super::id::ContainerId;
@@ -12,11 +12,9 @@ use crate::systemd::{Manager, Property, Systemd, Unit, property};
 use rustix::io::Errno;
 use std::path::PathBuf;
 
-/// The annotations with properties of the unit. Callers that pass on an image's labels must remove them (`features`
-/// lists them).
+/// Properties of the unit. Callers that pass on an image's labels must remove these (`features` lists them).
 const PROPERTY: &str = "org.systemd.property.";
 
-/// The cgroup to make.
 pub(super) struct Wanted {
     hierarchy: Hierarchy,
     path: CgroupPath,
@@ -31,7 +29,6 @@ enum Maker {
 }
 
 impl Wanted {
-    /// Chooses the maker, and refuses what cannot be made.
     pub(super) fn new(config: &Config, id: &ContainerId, wish: &Creation, limits: Resources) -> Result<Wanted> {
         let hierarchy = match Hierarchy::probe() {
             Err(_) if wish.no_cgroup => Hierarchy::absent(),
@@ -67,26 +64,24 @@ impl Wanted {
         Ok(Wanted { hierarchy, path, limits, maker: Maker::Systemd { systemd, unit, properties } })
     }
 
-    /// Makes the cgroup itself, unless systemd does: before there is a process.
+    /// Before there is a process, unless systemd makes it.
     pub(super) fn make(&self) -> Result<Option<Cgroup>> {
         if !matches!(self.maker, Maker::Ourselves) {
             return Ok(None);
         }
         match Cgroup::create(&self.hierarchy, &self.path, Purpose::Container, &self.limits) {
             Ok(group) => Ok(Some(group)),
-            // An ordinary user without a delegated cgroup and without limits: the container stays in the caller's
-            // cgroup.
+            // Without a delegated cgroup and limits, an ordinary user's container stays in the caller's.
             Err(error) if is_denied(&error) && !is_host_root() && is_unlimited(&self.limits) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether the cgroup needs a process first.
     pub(super) fn needs_process(&self) -> bool {
         matches!(self.maker, Maker::Systemd { .. })
     }
 
-    /// Makes systemd create the cgroup with the process in it, and adds the limits that systemd does not set.
+    /// systemd makes the cgroup with the process in it. Adds the limits that systemd does not set.
     pub(super) fn adopt(&mut self, pid: i32) -> Result<Option<Cgroup>> {
         let Maker::Systemd { systemd, unit, properties } = &mut self.maker else { return Ok(None) };
         let is_v2 = self.hierarchy.layout() == Layout::Unified;
@@ -112,7 +107,6 @@ impl Wanted {
         }
     }
 
-    /// Its path, for the record.
     pub(super) fn path(&self) -> String {
         match &self.path {
             CgroupPath::Absolute(path) => format!("/{path}"),
@@ -133,12 +127,12 @@ fn is_denied(error: &Error) -> bool {
     matches!(error.errno().map(Errno::from_raw_os_error), Some(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
-/// Whether only devices are limited, to which an ordinary user's container has no more access anyway.
+/// Ignores devices: an ordinary user's container has no more access to them anyway.
 fn is_unlimited(limits: &Resources) -> bool {
     Resources { devices: Vec::new(), ..limits.clone() } == Resources::default()
 }
 
-/// The cgroups that a recorded container sees, and whether they are private.
+/// As [`Wanted::places`].
 pub(super) fn recorded_places(record: &Record) -> (Vec<(String, PathBuf)>, bool) {
     let places = |group: &crate::cgroup::Record| {
         group.paths().map(|(name, path)| (name.to_owned(), path.to_path_buf())).collect::<Vec<_>>()
@@ -149,8 +143,7 @@ pub(super) fn recorded_places(record: &Record) -> (Vec<(String, PathBuf)>, bool)
     }
 }
 
-/// The cgroups of a container of this configuration whose `create` was killed before it recorded them. systemd's come
-/// after the record.
+/// Cgroups of a `create` that was killed before it recorded them. systemd's come after the record.
 pub(super) fn unrecorded(config: &Config, id: &ContainerId) -> Vec<PathBuf> {
     let asked = if config.linux.cgroups_path.is_empty() { id.as_str() } else { &config.linux.cgroups_path };
     let (Ok(hierarchy), Ok(path)) = (Hierarchy::probe(), CgroupPath::parse(asked)) else { return Vec::new() };
@@ -161,13 +154,11 @@ pub(super) fn unrecorded(config: &Config, id: &ContainerId) -> Vec<PathBuf> {
     found
 }
 
-/// Sends systemd the new limits of a container's unit.
 pub(super) fn update(unit: &str, id: &str, limits: &Resources) -> Result<()> {
     let is_v2 = Hierarchy::probe()?.layout() == Layout::Unified;
     Systemd::connect(manager())?.set(&Unit::parse(unit, id, manager())?, limits, is_v2)
 }
 
-/// Makes systemd forget a container's unit.
 pub(super) fn stop(unit: &str, id: &str) -> Result<()> {
     Systemd::connect(manager())?.stop(&Unit::parse(unit, id, manager())?)
 }

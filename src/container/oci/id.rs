@@ -1,10 +1,10 @@
-//! A container's name. It becomes a directory, so it is checked before it is part of a path.
+//! A container's name, checked before it becomes a directory.
 
 use crate::error::{Error, Kind, Result};
 use crate::sys::weaken;
 use std::fmt;
 
-/// The limit for a directory's name (NAME_MAX).
+/// NAME_MAX.
 const LONGEST: usize = 255;
 
 /// A valid name.

@@ -1,4 +1,4 @@
-//! `state`, `list`, `ps`: reports about containers.
+//! `state`, `list`, `ps`.
 
 use super::Containers;
 use super::id::ContainerId;
@@ -10,23 +10,23 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// The data of a container for callers.
+/// A container's data for callers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
-    /// The specification's version in its configuration.
+    /// The configuration's version of the specification.
     pub oci_version: String,
     /// Its name.
     pub id: String,
-    /// Its first process; 0 after its end.
+    /// The first process; 0 after its end.
     pub pid: i32,
     /// Its status.
     pub status: Status,
-    /// The path of its bundle.
+    /// The bundle's path.
     pub bundle: String,
-    /// Its root directory on the host.
+    /// The root directory on the host.
     pub rootfs: String,
-    /// When it was created, RFC 3339 with nanoseconds.
+    /// RFC 3339 with nanoseconds.
     pub created: String,
     /// The caller's annotations.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -56,7 +56,7 @@ impl Containers {
         for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
             match record::read(&entry.path()) {
                 Ok(record) => found.push(snapshot(record, &entry.path())),
-                // It is being made or removed at this moment.
+                // It is being made or removed.
                 Err(error) if error.kind() == Kind::NotFound => {}
                 Err(error) => broken.push(format!("load container {}: {error}", entry.file_name().to_string_lossy())),
             }
@@ -65,15 +65,14 @@ impl Containers {
         Ok((found, broken))
     }
 
-    /// A container's directory and its record, without the lock: for readers, and for steps that the lock's holder may
-    /// wait for.
+    /// Without the lock, whose holder may wait for the step.
     pub(super) fn see(&self, id: &ContainerId) -> Result<(PathBuf, Record)> {
         let path = self.root.join(id.as_str());
         let record = record::read(&path)?;
         Ok((path, record))
     }
 
-    /// The processes of a container, by their pids on the host.
+    /// Pids on the host.
     pub fn processes(&self, id: &ContainerId) -> Result<Vec<i32>> {
         let (_, record) = self.see(id)?;
         let group = record.cgroup.ok_or_else(|| Error::new(Kind::State, "the container has no cgroup"))?;

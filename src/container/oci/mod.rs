@@ -1,6 +1,4 @@
-//! Containers that an engine manages: each verb of the OCI runtime, and the record of a container between two verbs.
-//!
-//! In: a bundle and the caller's options. Out: a container that outlives its creator.
+//! Containers that an engine manages by verbs, with a record between two verbs. A container outlives its creator.
 
 mod broker;
 mod bundle;
@@ -50,14 +48,14 @@ pub struct Containers {
 }
 
 impl Containers {
-    /// The containers of `root`, by default of `/run/brig` (an ordinary user's: `$XDG_RUNTIME_DIR/brig`).
+    /// By default of `/run/brig` (an ordinary user's: `$XDG_RUNTIME_DIR/brig`).
     pub fn new(root: Option<PathBuf>) -> Containers {
         let is_default = root.is_none();
         Containers { root: root.unwrap_or_else(default_root), is_default }
     }
 }
 
-/// As in runc: a user that is root only in a user namespace, as under rootless Podman, may not write to `/run`.
+/// As in runc: root only in a user namespace (rootless Podman) may not write to `/run`.
 fn default_root() -> PathBuf {
     let is_user = || {
         !rustix::process::geteuid().is_root()

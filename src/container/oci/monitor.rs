@@ -1,8 +1,6 @@
-//! The monitor of a container with `dev.brig.egress.allow` or `dev.brig.receipt`, from its creation to its end.
-//!
-//! In: the results of `create`. Out: a gateway that serves the container's network, and the receipt. The monitor
-//! outlives `create` in a new session without the caller's descriptors. It waits for the container's first process,
-//! ends the gateway, writes the receipt and ends. `delete` waits for it before it removes the cgroup with the counters.
+//! For containers with `dev.brig.egress.allow` or `dev.brig.receipt`: starts the gateway, outlives `create`, waits for
+//! the first process, ends the gateway, writes the receipt. `delete` waits for it before it removes the cgroup with the
+//! counters.
 //!
 //! Never: a second gateway. If the monitor or the gateway is killed, the container loses its network.
 
@@ -25,22 +23,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The locks of id ranges, for the whole machine.
+/// For the whole machine.
 const ID_RANGES: &str = "/run/brig";
-/// The time limit for the engine to reap the container's first process.
+/// For the engine to reap the first process.
 const REAPED: Duration = Duration::from_secs(2);
-/// The time that `delete` waits for the receipt: the gateway has two seconds for the rest of its account.
+/// `delete` waits so long: the gateway has two seconds for the rest of its account.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The input of a monitor.
 #[derive(Debug)]
 pub(super) struct Monitor {
     pub id: String,
     pub created: SystemTime,
     pub protections: Protections,
-    /// The gateway's options, and the channel by which init sends it sockets.
+    /// With the channel by which init sends sockets.
     pub gateway: Option<(Wish, Channel)>,
-    /// The container's first process.
     pub init: OwnedFd,
     pub pid: i32,
     pub cgroup: Option<cgroup::Record>,
@@ -48,16 +44,16 @@ pub(super) struct Monitor {
     pub scratch: Option<OwnedFd>,
 }
 
-/// A running monitor, as in a container's record.
+/// As in a container's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Process {
     pid: i32,
-    /// Its start, in clock ticks after the boot: the pid may be reused.
+    /// In clock ticks after the boot: the pid may be reused.
     started: u64,
 }
 
 impl Monitor {
-    /// Starts the monitor and returns when the gateway serves. The caller has one thread.
+    /// Returns when the gateway serves.
     pub(super) fn start(&self) -> Result<Process> {
         let channel = self.gateway.iter().map(|(_, channel)| channel.as_fd());
         let broker = self.gateway.iter().filter_map(|(wish, _)| wish.broker.as_ref());
@@ -71,10 +67,9 @@ impl Monitor {
         Ok(Process { pid, started })
     }
 
-    /// Runs the monitor to its end.
     fn run(&self, starter: &mut Starter) -> Result<()> {
         let step = || "watch the container";
-        // Signals for the caller's session or service must not end the container's network. SIGKILL ends both.
+        // Signals for the caller's session or service must not end the network. SIGKILL ends both.
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).failing(Kind::Internal, step)?;
         set_dumpable_behavior(DumpableBehavior::NotDumpable).failing(Kind::Internal, step)?;
         if !cfg!(feature = "weakened") {
@@ -107,7 +102,6 @@ impl Monitor {
         receipt::write(directory, &self.id, &self.protections, &end, counters.as_ref(), &self.scratch, ledger.as_ref())
     }
 
-    /// Waits for the end of the container's first process, and receives the gateway's account meanwhile.
     fn wait(&self, gateway: &mut Option<Gateway>, faults: &mut Vec<String>) -> Result<()> {
         loop {
             let served = gateway.as_ref().filter(|gateway| !gateway.is_over());
@@ -129,9 +123,8 @@ impl Monitor {
         }
     }
 
-    /// The wait status of the container's first process, which is another process's child. The kernel keeps it for
-    /// pidfds from 6.15 on. Before that it is readable until the process is reaped (proc_pid_stat(5), `exit_code`).
-    /// `None` if neither has it.
+    /// The wait status of the first process, another process's child. The kernel keeps it for pidfds from 6.15 on, and
+    /// in `/proc/PID/stat` until the process is reaped (proc_pid_stat(5), `exit_code`).
     fn status(&self) -> Option<i32> {
         let end = Instant::now() + REAPED;
         loop {
@@ -144,17 +137,16 @@ impl Monitor {
     }
 }
 
-/// The last field of `/proc/PID/stat`.
 fn exit_code(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.trim_end().rsplit(' ').next()?.parse().ok()
 }
 
 impl Process {
-    /// Waits until the monitor has written its receipt and ended, for a limited time.
+    /// For a limited time.
     pub(super) fn wait(self) {
         let Some(process) = Pid::from_raw(self.pid) else { return };
-        // It may have ended. A process that reuses its pid started later.
+        // A process that reuses the pid started later.
         let Ok(pidfd) = pidfd_open(process, PidfdFlags::empty()) else { return };
         if Stat::of(self.pid).is_some_and(|stat| stat.started == self.started) {
             let patience = Timespec::try_from(PATIENCE).unwrap_or_default();

@@ -1,5 +1,4 @@
-//! `NOTIFY_SOCKET` (sd_notify(3)): tells a service manager that a container's program is ready. The container gets a
-//! private socket instead of the host's. Only `READY=1` is passed on.
+//! `NOTIFY_SOCKET` (sd_notify(3)): the container gets a private socket, and only `READY=1` passes.
 
 use super::record::Place;
 use super::{bundle, socket};
@@ -19,13 +18,11 @@ use std::os::unix::net::UnixDatagram;
 const VARIABLE: &str = "NOTIFY_SOCKET";
 const DIRECTORY: &str = "notify";
 const SOCKET: &str = "notify.sock";
-/// The path of its directory in the container.
 const INSIDE: &str = "/run/notify";
-/// The time limit for the service manager to read the message.
+/// For the service manager to read the message.
 const BARRIER_WAIT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
-/// Makes the directory of the socket and mounts it in the container, if a service manager waits. Later mounts there do
-/// not propagate to or from the host.
+/// `None` without a service manager. Later mounts there do not propagate to or from the host.
 pub(super) fn prepare(place: &Place, environment: &mut Vec<(OsString, OsString)>) -> Result<Option<Mount>> {
     if host_socket().is_none() {
         return Ok(None);
@@ -38,12 +35,12 @@ pub(super) fn prepare(place: &Place, environment: &mut Vec<(OsString, OsString)>
     bundle::read_only(INSIDE, source).map(Some)
 }
 
-/// The container's socket, at which we listen.
+/// The container's socket.
 #[derive(Debug)]
 pub struct Notify(UnixDatagram);
 
 impl Notify {
-    /// Listens, if the container was made for it and a service manager waits now.
+    /// `None` without a service manager, now or at `create`.
     pub(super) fn listen(place: &Place) -> Result<Option<Notify>> {
         let directory = place.path.join(DIRECTORY);
         if host_socket().is_none() || !directory.is_dir() {
@@ -61,7 +58,7 @@ impl Notify {
         Ok(Some(Notify(socket)))
     }
 
-    /// Waits for `READY=1`, which it passes to the service manager, or for the end of `process`, the first one.
+    /// Passes `READY=1` to the service manager, or waits for the end of the first process, `process`.
     pub fn pass_on(&self, process: &OwnedFd, pid: i32) -> Result<()> {
         let step = || "wait until the container is ready";
         let mut bytes = [0_u8; 4096];
@@ -88,8 +85,7 @@ fn host_socket() -> Option<OsString> {
     std::env::var_os(VARIABLE).filter(|path| !path.is_empty())
 }
 
-/// Notifies the service manager, and waits until it has read the message: after our end it could not identify the
-/// sender.
+/// Waits until it is read: after our end the service manager could not identify the sender.
 fn notify_manager(pid: i32) -> Result<()> {
     let Some(path) = host_socket() else { return Ok(()) };
     let step = || format!("tell the service manager at `{}`", path.to_string_lossy());

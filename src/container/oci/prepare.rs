@@ -1,5 +1,5 @@
-//! Makes the plan for init from a checked config.json. Pure but for files that must be opened ahead: every refusal
-//! comes before anything is created.
+//! Makes init's plan from a checked config.json. Pure but for files that must be opened ahead: every refusal comes
+//! before anything is created.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::mounts::bundle::options::{self, Reach};
@@ -30,7 +30,6 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The namespaces of the container, and its user namespace.
 pub(super) fn namespaces(config: &Config) -> Result<(Namespaces, UserNamespace)> {
     let mut plan = Namespaces::default();
     let mut user = UserNamespace::Callers;
@@ -67,7 +66,7 @@ pub(super) fn namespaces(config: &Config) -> Result<(Namespaces, UserNamespace)>
     Ok((plan, user))
 }
 
-/// A user namespace to join; `None` if it is our own, which the kernel refuses to enter.
+/// `None` for our own, which the kernel refuses to enter.
 fn open_user(path: &str) -> Result<Option<OwnedFd>> {
     let step = || format!("open the namespace `{path}`");
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -77,13 +76,12 @@ fn open_user(path: &str) -> Result<Option<OwnedFd>> {
     Ok(if inode(&theirs)? == inode(&own)? { None } else { Some(theirs) })
 }
 
-/// Whether init will be in another user namespace than ours.
 fn has_own_users(user: &UserNamespace) -> bool {
     matches!(user, UserNamespace::Mapped(_) | UserNamespace::Joined(_))
 }
 
-/// The host id of the container's user 0, the owner of its cgroup. `None` unless the container has its own user and
-/// cgroup namespace, and a writable cgroup mount (runtime-spec, "Cgroup ownership").
+/// The host id of user 0, the cgroup's owner. `None` unless the container has its own user and cgroup namespace, and a
+/// writable cgroup mount (runtime-spec, "Cgroup ownership").
 pub(super) fn group_owner(config: &Config, user: &UserNamespace) -> Option<u32> {
     let UserNamespace::Mapped(maps) = user else { return None };
     let writable = config.mounts.iter().any(|mount| {
@@ -98,7 +96,7 @@ fn lines(maps: &[IdMapping]) -> Vec<IdMap> {
     maps.iter().map(|line| IdMap { inside: line.container_id, outside: line.host_id, size: line.size }).collect()
 }
 
-/// The identity of the process, and the unknown names of capabilities, which are ignored with a warning.
+/// Also returns unknown capabilities, which are ignored with a warning.
 pub(super) fn identity(process: &Process) -> (Identity, Vec<String>) {
     let mut unknown = Vec::new();
     let mut set = |names: &[String]| {
@@ -131,7 +129,7 @@ pub(super) fn identity(process: &Process) -> (Identity, Vec<String>) {
     (identity, unknown)
 }
 
-/// runc's warnings: unknown names in any of the sets, and ambient capabilities outside the two sets that they need.
+/// runc's warnings: unknown names, and ambient capabilities outside the two sets that they need.
 pub(super) fn capability_warnings(identity: &Identity, mut unknown: Vec<String>) -> Vec<String> {
     unknown.sort_unstable();
     unknown.dedup();
@@ -145,14 +143,14 @@ pub(super) fn capability_warnings(identity: &Identity, mut unknown: Vec<String>)
     let mut names: Vec<_> = refused.map(|each| each.to_string()).collect();
     names.sort_unstable();
     if !names.is_empty() {
-        // One line, where runc 1.2 has one for each: Buildah shows them between the lines of a build.
+        // One line, where runc 1.2 has several: Buildah shows them between the lines of a build.
         warnings.push(format!("can't raise ambient capability {}: operation not permitted", names.join(", ")));
     }
     warnings
 }
 
-/// The requests that an unprivileged caller cannot fulfil: capabilities, and a score that protects from the
-/// out-of-memory killer. In a user namespace every capability exists.
+/// What an unprivileged caller lacks: capabilities, and a score that protects from the out-of-memory killer. In a user
+/// namespace every capability exists.
 pub(super) fn missing_privileges(process: &Process, wished: &Capabilities, config: &Config) -> Vec<String> {
     let mut missing = Vec::new();
     let Ok(own) = rustix::thread::capabilities(None) else { return missing };
@@ -177,7 +175,7 @@ pub(super) fn missing_privileges(process: &Process, wished: &Capabilities, confi
     missing
 }
 
-/// The environment: of two variables with one name the last counts. The boolean is whether HOME is missing.
+/// The last variable of a name counts. Also returns whether HOME is missing.
 pub(super) fn environment(process: &Process) -> (Vec<(OsString, OsString)>, bool) {
     let mut variables: Vec<(OsString, OsString)> = Vec::with_capacity(process.env.len());
     for (name, value) in process.env.iter().filter_map(|each| each.split_once('=')) {
@@ -193,7 +191,6 @@ pub(super) fn environment(process: &Process) -> (Vec<(OsString, OsString)>, bool
     (variables, missing)
 }
 
-/// setrlimit(2)'s names and values.
 pub(super) fn rlimits(process: &Process) -> Result<Vec<(Resource, Rlimit)>> {
     let value = |number: u64| (number != u64::MAX).then_some(number);
     process
@@ -208,15 +205,15 @@ pub(super) fn rlimits(process: &Process) -> Result<Vec<(Resource, Rlimit)>> {
         .collect()
 }
 
-/// The limits, with the device rules of every container at the end: it can make any node, and use the default devices.
+/// The last rules let every container make any node, and use the default devices.
 pub(super) fn resources(config: &Config) -> Resources {
     let mut resources = config.linux.resources.clone().unwrap_or_default();
     let rules = &mut resources.devices;
-    // An ordinary user has no power over devices, and may make no rules.
+    // An ordinary user may make no rules, and has no power over devices.
     if rules.is_empty() && !crate::container::check::privileged() {
         return resources;
     }
-    // As in runc: a device without a rule is denied.
+    // As in runc, a device without a rule is denied.
     if rules.first().is_none_or(|rule| !is_for_all(rule)) {
         rules.insert(0, DeviceRule { allow: false, kind: None, major: None, minor: None, access: Some("rwm".into()) });
     }
@@ -234,18 +231,17 @@ pub(super) fn resources(config: &Config) -> Resources {
     for (major, minor) in [(1, 3), (1, 8), (1, 7), (5, 0), (1, 5), (1, 9)] {
         allow("c", Some(major), Some(minor), "rwm");
     }
-    allow("c", Some(136), None, "rwm"); // the pseudo-terminals of devpts
+    allow("c", Some(136), None, "rwm"); // pseudo-terminals of devpts
     allow("c", Some(5), Some(2), "rwm"); // their multiplexer
     resources
 }
 
-/// Whether a rule is about every device.
 fn is_for_all(rule: &DeviceRule) -> bool {
     rule.kind.as_deref().is_none_or(|kind| matches!(kind, "" | "a"))
         && [rule.major, rule.minor].iter().all(|number| number.is_none_or(|number| number < 0))
 }
 
-/// The path of the container's root on the host, without links.
+/// Without links.
 pub(super) fn root(config: &Config, directory: &Path) -> Result<PathBuf> {
     let wish = config.root.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`root` is missing"))?;
     let root = absolute(directory, &wish.path);
@@ -255,8 +251,7 @@ pub(super) fn root(config: &Config, directory: &Path) -> Result<PathBuf> {
     })
 }
 
-/// The root for init, with `more` beside the mounts of the configuration; `groups` are the container's cgroups, and
-/// whether they are private.
+/// `groups` are the container's cgroups, and whether they are private.
 pub(super) fn bundle(
     config: &Config,
     directory: &Path,
@@ -292,7 +287,7 @@ pub(super) fn bundle(
     Ok(bundle)
 }
 
-/// The paths in order, without duplicates: a second mask would be one more mount on the first.
+/// A second mask of a path would be one more mount on the first.
 fn unique_paths(list: &[String]) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = Vec::with_capacity(list.len());
     for path in list {
@@ -304,7 +299,7 @@ fn unique_paths(list: &[String]) -> Vec<PathBuf> {
     paths
 }
 
-/// A path without links, as the kernel names its file: realpath(3) of musl makes a call for each component.
+/// As the kernel names it: realpath(3) of musl makes a call for each component.
 fn resolved(path: &Path) -> Result<PathBuf, Errno> {
     let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let name = rustix::fs::readlink(format!("/proc/self/fd/{}", found.as_raw_fd()), Vec::new())?;
@@ -386,8 +381,8 @@ fn node(wish: &Device) -> device::Node {
     }
 }
 
-/// The cgroup namespace that the first process enters once it is in its cgroup. In a user namespace its helper enters;
-/// an ordinary user's process is born in it.
+/// The first process enters it from its cgroup. In a user namespace its helper enters; an ordinary user's process is
+/// born in it.
 pub(super) fn cgroup_namespace(config: &Config) -> Result<Option<OwnedFd>> {
     let named = |each: &&Namespace| each.kind == NamespaceKind::Cgroup && !each.path.is_empty();
     let Some(namespace) = config.linux.namespaces.iter().find(named).filter(|_| enters_cgroup_namespace(config)) else {
@@ -402,7 +397,7 @@ fn enters_cgroup_namespace(config: &Config) -> bool {
     !has(config, NamespaceKind::User) || rustix::process::geteuid().is_root()
 }
 
-/// The system call filter: the configuration's, and with `dev.brig.seccomp` also that of tasks.
+/// The configuration's filter, and with `dev.brig.seccomp` that of tasks.
 pub(super) fn filter(config: &Config, protections: &Protections) -> Result<seccomp::Program> {
     let own = match &config.linux.seccomp {
         Some(profile) => {
@@ -417,16 +412,15 @@ pub(super) fn filter(config: &Config, protections: &Protections) -> Result<secco
     if !protections.agent_filter || weaken::is_off("agent-annotation") {
         return Ok(own);
     }
-    // Without the supervisor's listener: no supervisor watches this container.
+    // Without the listener: no supervisor watches this container.
     Ok(own.over(seccomp::compile(&seccomp::profile::agent_spec())?))
 }
 
-/// Kernel parameters, as paths below /proc/sys.
+/// As paths below /proc/sys.
 pub(super) fn sysctls(config: &Config) -> Vec<(String, String)> {
     config.linux.sysctl.iter().map(|(key, value)| (sysctl_path(key), value.clone())).collect()
 }
 
-/// The terminal's size.
 pub(super) fn terminal(size: wish::ConsoleSize, is_served_here: bool) -> crate::process::Terminal {
     crate::process::Terminal { rows: size.height, columns: size.width, passes_newlines: is_served_here }
 }

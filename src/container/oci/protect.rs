@@ -1,5 +1,4 @@
-//! Enforces the protections of a container's annotations: `create` prepares them before the container and completes
-//! them when init is ready.
+//! Enforces the protections of annotations: `create` prepares them, and completes them when init is ready.
 
 use super::creation::Creation;
 use super::monitor::{self, Monitor};
@@ -29,30 +28,28 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// The directory for disks of containers: the default store of the machine's root.
+/// The default store of the machine's root.
 const TEMPLATES: &str = "/var/lib/brig/templates";
 const LIVE: &str = "/var/lib/brig/live";
-/// The file below a container's directory with its DNS server.
+/// Below a container's directory.
 const RESOLVER: &str = "resolv.conf";
 
-/// The parts of the protections between a container's plan and its start. The default protects nothing.
+/// The default protects nothing.
 #[derive(Default)]
 pub(super) struct Guard {
-    /// Sockets and routes that init makes for the gateway.
     pub inside: Option<Inside>,
-    /// The cap of the root.
     cap: Option<Cap>,
-    /// The root directory of its disk, if this process has made the root.
+    /// The disk's root directory, if this process has made the root.
     scratch: Option<OwnedFd>,
-    /// Mounts beside those of the configuration.
+    /// Beside those of the configuration.
     pub mounts: Vec<Mount>,
     gateway: Option<(Wish, Channel)>,
-    /// The helper that makes the disk; drop waits for it.
+    /// Drop waits for it.
     _maker: Option<Maker>,
 }
 
-/// Removes the directories of disks whose helpers were killed, for a container with a capped root. Other disks are
-/// locked. A failure is reported by `brig doctor --leaks`.
+/// Removes the directories of disks whose helpers were killed; other disks are locked. `brig doctor --leaks` reports a
+/// failure.
 pub(super) fn reap_disks(annotations: &BTreeMap<String, String>) {
     let entries = annotations.contains_key(DISK).then(|| std::fs::read_dir(LIVE).ok()).flatten();
     for entry in entries.into_iter().flatten().flatten() {
@@ -100,13 +97,13 @@ impl Guard {
         Ok(guard)
     }
 
-    /// Whether this process makes the capped root, and shows it at the root's path. An ordinary user cannot, but root of
-    /// a user namespace with its own mount namespace can: rootless engines call brig there.
+    /// Whether this process makes the capped root and shows it at its path. An ordinary user cannot, but root of a user
+    /// namespace with its own mount namespace can: rootless engines call brig there.
     pub(super) fn shows_root(&self) -> bool {
         self.cap.is_some() && shown::may_mount()
     }
 
-    /// The capped root for init. If this process makes it, it is then shown at `root`: the record must have that before.
+    /// If this process makes the root, it is then shown at `root`: the record must have that before.
     pub(super) fn take_root(&mut self, root: &Path) -> Result<Option<Capped>> {
         let is_shown = self.shows_root();
         let Some(cap) = self.cap.take() else { return Ok(None) };
@@ -118,7 +115,7 @@ impl Guard {
         Ok(Some(Capped::Made(inside)))
     }
 
-    /// Prepares the gateway for these rules. The broker's hosts are allowed, too.
+    /// Allows the broker's hosts, too.
     fn serve(&mut self, rules: &[String], broker: Option<Broker>, place: &Place) -> Result<()> {
         let step = || format!("read the annotation `{EGRESS}`");
         let allowed =
@@ -137,7 +134,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Closes the network that the engine has made by now. `connections` are those that init opened inside.
+    /// After the engine made it. Init opened `connections` inside.
     pub(super) fn close_network(&self, connections: Vec<OwnedFd>, peers: bool) -> Result<()> {
         let Some((wish, _)) = self.gateway.as_ref().filter(|_| !weaken::is_off("egress-devices")) else {
             return Ok(());
@@ -148,7 +145,7 @@ impl Guard {
         EngineNetwork::received(routes, tables).close(&served, peers).doing(|| format!("enforce `{EGRESS}`"))
     }
 
-    /// Starts the monitor of a ready container, if it needs one. `scratch` is the root directory of its capped disk.
+    /// `scratch` is the root directory of the capped disk.
     pub(super) fn watch(
         self,
         protections: Protections,

@@ -1,5 +1,4 @@
-//! Damaged documents must be parsed or refused, and never panic: from the bytes of a config.json to the plan, before
-//! the host is touched.
+//! Damaged documents must be parsed or refused, and never panic, up to the plan.
 
 use super::prepare;
 use crate::spec::config::check::check;
@@ -8,7 +7,7 @@ use crate::spec::protections::Protections;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// A document with nearly every field.
+/// With nearly every field.
 fn whole() -> Value {
     let hook = json!([{"path": "/h", "args": ["h"], "env": ["A=b"], "timeout": 3}]);
     let map = json!([{"containerID": 0, "hostID": 1000, "size": 10}]);
@@ -61,7 +60,6 @@ fn whole() -> Value {
     })
 }
 
-/// Replacement values.
 fn strange() -> impl Strategy<Value = Value> {
     let numbers = prop_oneof![
         any::<i64>().prop_map(|number| json!(number)),
@@ -91,7 +89,6 @@ fn strange() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Every path in a document.
 fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     found.push(at.to_owned());
     let step = |key: &str| format!("{at}/{}", key.replace('~', "~0").replace('/', "~1"));
@@ -104,7 +101,7 @@ fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Runs all steps on a document that come before the host is touched.
+/// Before the host is touched.
 fn read(bytes: &[u8]) -> bool {
     let Ok(mut config) = parse(bytes) else { return false };
     let good = check(&config).is_ok();

@@ -1,4 +1,4 @@
-//! The receipt of an OCI container: its end, the kernel's evidence, its usage, and its network destinations.
+//! The receipt of an OCI container.
 
 use crate::cgroup::{Cgroup, Evidence, Usage};
 use crate::egress::{Ledger, Row};
@@ -10,20 +10,18 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// The version of the format.
 const SCHEMA: u32 = 1;
 
-/// The end of a container.
 pub(super) struct End {
     pub created: SystemTime,
     pub ended: SystemTime,
-    /// The wait status of its first process; `None` if the kernel does not have it.
+    /// `None` if the kernel does not have the wait status.
     pub status: Option<i32>,
-    /// Errors of the monitor.
+    /// Of the monitor.
     pub faults: Vec<String>,
 }
 
-/// The file, with its fields in order.
+/// The file has its fields in this order.
 #[derive(Debug, Serialize)]
 struct Receipt<'all> {
     schema: u32,
@@ -34,7 +32,7 @@ struct Receipt<'all> {
     outcome: &'static str,
     exit_code: Option<i32>,
     signal: Option<i32>,
-    /// The limits that it reached, also without being ended.
+    /// Reached limits, also without being ended.
     limits_hit: Vec<&'static str>,
     evidence: Option<Evidence>,
     usage: Option<Usage>,
@@ -44,7 +42,6 @@ struct Receipt<'all> {
     faults: Vec<String>,
 }
 
-/// The protections of the annotations that were in force.
 #[derive(Debug, Serialize)]
 struct InForce<'all> {
     landlock: bool,
@@ -54,16 +51,14 @@ struct InForce<'all> {
     egress: Option<&'all [String]>,
 }
 
-/// The use of the capped disk at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct DiskUse {
     used_bytes: u64,
     used_inodes: u64,
-    /// Whether no block or no inode is left.
+    /// No block or no inode is left.
     is_full: bool,
 }
 
-/// Checks before the container is made that its receipt can be written.
 pub(super) fn check(directory: &Path) -> Result<()> {
     if directory.is_dir() {
         return Ok(());
@@ -119,17 +114,17 @@ pub(super) fn write(
     files::replace(&directory.join(format!("{id}.json")), &text, 0o644, Durability::Synced)
 }
 
-/// wait(2): the status of a process that has exited.
+/// wait(2).
 fn exit_code(status: i32) -> Option<i32> {
     (status & 0x7f == 0).then_some(status >> 8 & 0xff)
 }
 
-/// wait(2): the signal that ended it.
+/// wait(2).
 fn signal(status: i32) -> Option<i32> {
     Some(status & 0x7f).filter(|signal| *signal != 0)
 }
 
-/// One word of the closed list of outcomes. `memory` only if the kernel counted a kill in the container's cgroup.
+/// `memory` only if the kernel counted a kill in the container's cgroup.
 fn outcome(exit_code: Option<i32>, signal: Option<i32>, evidence: Option<Evidence>) -> &'static str {
     let out_of_memory = evidence.is_some_and(|evidence| evidence.oom_kills > 0);
     match (exit_code, signal) {

@@ -1,5 +1,5 @@
-//! The record of a container for the next command: a directory with `state.json`, which is replaced as a whole.
-//! `config.json` is a copy, since the bundle's may change. `exec.fifo` exists until `start`.
+//! The record for the next command: a directory with `state.json`, replaced as a whole. It has a copy of `config.json`,
+//! since the bundle's may change, and `exec.fifo` until `start`.
 
 use super::id::ContainerId;
 use crate::container::tree::Stat;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// The version of [`Record`]'s format. Another version is refused: parsed in part, it would leave remains behind.
+/// Another one is refused: parsed in part, it would leave remains behind.
 const VERSION: u32 = 1;
 /// More than any record.
 const LARGEST: u64 = 4 << 20;
@@ -24,48 +24,44 @@ const CONFIG: &str = "config.json";
 pub(super) const FIFO: &str = "exec.fifo";
 pub(super) const REPORT: &str = "exec.error";
 
-/// The recorded data of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Record {
     pub version: u32,
     pub oci_version: String,
     pub id: String,
-    /// The first process; 0 before it exists.
+    /// 0 before it exists.
     pub pid: i32,
-    /// Its start, in ticks since boot: the pid may be reused.
+    /// In ticks since boot: the pid may be reused.
     pub pid_started: u64,
     pub bundle: String,
     pub rootfs: String,
     pub created: String,
     pub annotations: BTreeMap<String, String>,
-    /// The user that created it.
     pub owner: u32,
     pub cgroup: Option<cgroup::Record>,
     /// `linux.cgroupsPath`, or its default.
     pub cgroup_path: String,
-    /// The unit, if systemd made its cgroup: `slice:prefix:name`, or empty for the default.
+    /// `slice:prefix:name`, or empty for the default, if systemd made the cgroup.
     #[serde(default)]
     pub systemd: Option<String>,
-    /// Whether it has a private PID namespace, so that the end of its first process ends all others.
+    /// Whether it has a private PID namespace: the end of its first process then ends all others.
     pub own_pids: bool,
-    /// Its original standard streams that are pipes (`pipe:[INODE]`); else empty. For `checkpoint`.
+    /// Its original pipes (`pipe:[INODE]`), for `checkpoint`; else empty.
     #[serde(default)]
     pub streams: Vec<String>,
-    /// Its resctrl group.
     #[serde(default)]
     pub resctrl: Option<resctrl::Group>,
-    /// The process that serves its network and writes its receipt.
+    /// Serves its network and writes its receipt.
     #[serde(default)]
     pub monitor: Option<super::monitor::Process>,
-    /// Whether its processes keep the affinity of the caller, as without a cgroup.
+    /// Its processes keep the caller's affinity, as without a cgroup.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keeps_affinity: bool,
-    /// Whether its capped root covers the bundle's root in the mount namespace of the runtime.
+    /// Its capped root covers the bundle's root in the mount namespace of the runtime.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shows_root: bool,
-    /// Whether it has hooks for its start or its end. Without one its configuration, mostly Docker's filter, need not
-    /// be read again.
+    /// Hooks for start or end. Without them its configuration, mostly Docker's filter, need not be read again.
     #[serde(default = "unknown")]
     pub late_hooks: bool,
 }
@@ -75,8 +71,7 @@ fn unknown() -> bool {
     true
 }
 
-/// A container's directory, and the lock on it while this exists. Readers, and commands that end a container, work
-/// without it: [`read`], [`config`].
+/// Holds the lock. Readers, and commands that end a container, work without it: [`read`], [`config`].
 #[derive(Debug)]
 pub(crate) struct Place {
     pub path: PathBuf,
@@ -84,7 +79,6 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Makes the directory of a new container, for this user only.
     pub(crate) fn make(root: &Path, id: &ContainerId) -> Result<Place> {
         files::create_directories(root, 0o700)?;
         let path = root.join(id.as_str());
@@ -100,7 +94,7 @@ impl Place {
         Place::open(path)
     }
 
-    /// The directory of an existing container; waits until no other command changes it.
+    /// Waits for the lock.
     pub(crate) fn find(root: &Path, id: &ContainerId) -> Result<Place> {
         Place::open(root.join(id.as_str()))
     }
@@ -117,7 +111,7 @@ impl Place {
         Ok(place)
     }
 
-    /// The directory of a container, unless another command changes it now.
+    /// `None` while another command holds the lock.
     pub(crate) fn attempt(path: PathBuf) -> Option<Place> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let lock = rustix::fs::open(&path, flags, Mode::empty()).ok()?;
@@ -125,7 +119,6 @@ impl Place {
         Some(Place { path, lock }).filter(|place| !place.is_removed())
     }
 
-    /// Waits until no other command changes it.
     pub(crate) fn hold(&self) -> Result<()> {
         loop {
             match flock(&self.lock, FlockOperation::LockExclusive) {
@@ -135,13 +128,13 @@ impl Place {
         }
     }
 
-    /// Whether another command has removed it.
+    /// Another command has removed it.
     pub(crate) fn is_removed(&self) -> bool {
         rustix::fs::fstat(&self.lock).is_ok_and(|status| status.st_nlink == 0)
     }
 
-    /// Releases the lock, also if a child holds it with us. A caller that waits for the container must not keep it,
-    /// since the container would decide for how long.
+    /// Also for a child with the same lock. A caller that waits for the container must not keep it: the container would
+    /// decide for how long.
     pub(crate) fn release(&self) -> Result<()> {
         flock(&self.lock, FlockOperation::Unlock).failing(Kind::Store, || format!("unlock `{}`", self.path.display()))
     }
@@ -160,7 +153,6 @@ impl Place {
         std::fs::write(&path, bytes).map_err(|cause| files::failed(cause, format!("write `{}`", path.display())))
     }
 
-    /// The hooks of a container's start and end.
     pub(crate) fn late_hooks(&self, record: &Record) -> Result<Hooks> {
         if record.late_hooks { Ok(self.config()?.hooks) } else { Ok(Hooks::default()) }
     }
@@ -173,9 +165,8 @@ impl Place {
         self.path.join(FIFO)
     }
 
-    /// Removes the directory with all its files.
     pub(crate) fn remove(&self) -> Result<()> {
-        // The record last: after an interruption `delete` can be repeated.
+        // The record last, so that `delete` can be repeated.
         for name in [CONFIG, RECORD] {
             let _ = rustix::fs::unlink(self.path.join(name));
         }
@@ -187,18 +178,16 @@ impl Place {
     }
 }
 
-/// The words that callers search for.
+/// Callers search for these words.
 pub(super) fn does_not_exist() -> Error {
     Error::new(Kind::NotFound, "container does not exist")
 }
 
-/// The copied configuration in a container's directory.
 pub(super) fn config(path: &Path) -> Result<Config> {
     let bytes = files::read_bounded(&path.join(CONFIG), 32 << 20)?;
     config::parse(&bytes)
 }
 
-/// The record in a container's directory.
 pub(super) fn read(path: &Path) -> Result<Record> {
     let file = path.join(RECORD);
     let bytes = match files::read_bounded(&file, LARGEST) {
@@ -220,7 +209,7 @@ impl Record {
         Record { version: VERSION, ..Record::default() }
     }
 
-    /// The container's status, by the kernel, not by the record.
+    /// By the kernel, not by the record.
     pub(crate) fn status(&self, directory: &Path) -> Status {
         if self.pid == 0 {
             return if self.pid_started == 0 { Status::Creating } else { Status::Stopped };
@@ -234,7 +223,6 @@ impl Record {
         if directory.join(FIFO).exists() { Status::Created } else { Status::Running }
     }
 
-    /// The state for hooks and agents.
     pub(crate) fn state(&self, status: Status) -> State {
         State {
             oci_version: self.oci_version.clone(),
@@ -247,7 +235,7 @@ impl Record {
     }
 }
 
-/// Whether the process with `pid` and the start `started` still runs. A zombie does not.
+/// A zombie is not alive.
 fn is_alive(pid: i32, started: u64) -> bool {
     Stat::of(pid).is_some_and(|stat| stat.started == started && !stat.is_over())
 }

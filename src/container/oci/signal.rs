@@ -1,4 +1,4 @@
-//! `kill`: a signal to a container's first process, or to all of its processes.
+//! `kill`: a signal to the first process, or to all.
 
 use super::Containers;
 use super::id::ContainerId;
@@ -12,11 +12,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::fd::OwnedFd;
 
 impl Containers {
-    /// Sends a signal, by its number; 0 only tests whether the container runs. `all` sends to every process, and
-    /// accepts a container that has ended. Without a private PID namespace the other processes outlive the first one,
-    /// so SIGKILL goes to all, as in runc.
+    /// Sends a signal by its number; 0 only tests whether the container runs. `all` also accepts a container that has
+    /// ended. Without a private PID namespace the other processes outlive the first one, so SIGKILL goes to all, as in
+    /// runc.
     pub fn kill(&self, id: &ContainerId, number: i32, all: bool) -> Result<()> {
-        // Without the lock: its holder may wait for the container that this signal ends.
+        // Without the lock: its holder may wait for the container's end.
         let (path, record) = self.see(id)?;
         let status = record.status(&path);
         let is_running = !matches!(status, Status::Stopped | Status::Creating);
@@ -41,7 +41,7 @@ impl Containers {
     }
 }
 
-/// A frozen process of a v1 cgroup does not even die of SIGKILL before it is thawed.
+/// On v1 a frozen process does not die before it is thawed, even of SIGKILL.
 fn thaw_for(record: &Record, status: Status, signal: Signal) -> Result<()> {
     if status == Status::Paused
         && signal == Signal::KILL
@@ -55,7 +55,7 @@ fn thaw_for(record: &Record, status: Status, signal: Signal) -> Result<()> {
     Ok(())
 }
 
-/// Sends a signal, by its number, to a process that the caller holds. A process that has ended is not an error.
+/// Sends a signal by its number. A process that has ended is not an error.
 pub fn signal_process(process: std::os::fd::BorrowedFd<'_>, number: i32) -> Result<()> {
     match pidfd_send_signal(process, signal(number)?) {
         Err(Errno::SRCH) => Ok(()),
@@ -63,7 +63,6 @@ pub fn signal_process(process: std::os::fd::BorrowedFd<'_>, number: i32) -> Resu
     }
 }
 
-/// The signal with this number.
 pub(super) fn signal(number: i32) -> Result<Signal> {
     // Real-time signals have only numbers.
     Signal::from_named_raw(number)
@@ -71,7 +70,7 @@ pub(super) fn signal(number: i32) -> Result<Signal> {
         .ok_or_else(|| Error::new(Kind::Usage, format!("unknown signal \"{number}\"")))
 }
 
-/// The container's first process, held so that its pid cannot be reused; `None` after its end.
+/// The first process, held so that its pid cannot be reused; `None` after its end.
 pub(super) fn hold(record: &Record) -> Result<Option<OwnedFd>> {
     let Some(pid) = Pid::from_raw(record.pid) else { return Ok(None) };
     let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
@@ -82,7 +81,6 @@ pub(super) fn hold(record: &Record) -> Result<Option<OwnedFd>> {
     Ok(same.then_some(pidfd))
 }
 
-/// Signals the first process.
 pub(super) fn send(record: &Record, signal: Signal) -> Result<()> {
     let process = hold(record)?.ok_or_else(|| Error::new(Kind::State, "container not running"))?;
     match pidfd_send_signal(&process, signal) {

@@ -1,5 +1,5 @@
-//! Sends descriptors to the caller's unix sockets: a terminal's master, a pidfd, a filter's listener. One connection,
-//! one message, one descriptor, as conmon, containerd and the agents expect.
+//! Sends descriptors to the caller's unix sockets: one connection, one message, one descriptor, as conmon, containerd
+//! and the agents expect.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::seccomp::Seccomp;
@@ -14,10 +14,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The longest path in an address (unix(7)); longer ones go through the directory's descriptor.
+/// unix(7); longer paths go through the directory's descriptor.
 const LONGEST_ADDRESS: usize = 107;
 
-/// Sends one descriptor with some bytes.
 pub(super) fn send(path: &Path, words: &str, descriptor: BorrowedFd<'_>) -> Result<()> {
     let step = || format!("send a descriptor to the socket `{}`", path.display());
     let socket =
@@ -33,14 +32,12 @@ pub(super) fn send(path: &Path, words: &str, descriptor: BorrowedFd<'_>) -> Resu
         .map(|_| ())
 }
 
-/// A socket's path, short enough for an address.
 pub(super) struct Address {
     path: PathBuf,
     _directory: Option<OwnedFd>,
 }
 
 impl Address {
-    /// The address of any path: a long one goes through its directory's descriptor.
     pub(super) fn of(path: &Path) -> rustix::io::Result<Address> {
         use rustix::fs::{Mode, OFlags};
         if path.as_os_str().len() <= LONGEST_ADDRESS {
@@ -60,13 +57,13 @@ impl Address {
     }
 }
 
-/// Sends a terminal's master, with the slave's name.
+/// With the slave's name.
 pub(super) fn send_console(path: &Path, master: &OwnedFd) -> Result<()> {
     let name = rustix::pty::ptsname(master, Vec::new()).failing(Kind::State, || "find the terminal's name")?;
     send(path, &name.to_string_lossy(), master.as_fd())
 }
 
-/// The message to a seccomp agent (runtime-spec, "The Container Process State").
+/// To a seccomp agent (runtime-spec, "The Container Process State").
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ContainerProcessState<'a> {
@@ -78,7 +75,6 @@ struct ContainerProcessState<'a> {
     state: &'a State,
 }
 
-/// Sends the listener of a filter to the agent that the profile names.
 pub(super) fn send_listener(profile: &Seccomp, listener: &OwnedFd, state: &State) -> Result<()> {
     let message = ContainerProcessState {
         oci_version: &state.oci_version,

@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use std::io::Read;
 use std::time::Duration;
 
-/// The time limit for the end of a process: its memory may be large.
+/// For the end of a process, whose memory may be large.
 const END: Duration = Duration::from_secs(10);
 
 impl Containers {
@@ -42,7 +42,7 @@ impl Containers {
 }
 
 impl Created {
-    /// Starts it. Returns the notifier if a service manager waits for the program to be ready.
+    /// Returns the notifier if a service manager waits for the program to be ready.
     pub fn start(&self) -> Result<Option<Notify>> {
         let notify = Notify::listen(&self.place)?;
         open_gate(&self.place, &self.record)?;
@@ -50,9 +50,9 @@ impl Created {
         Ok(notify)
     }
 
-    /// Removes the created container if its command could not be started.
+    /// Removes the container if its command could not be started.
     pub fn discard(self) {
-        // The caller reports the first error. Another command may have removed it meanwhile.
+        // The caller reports the first error. Another command may have removed the container.
         if self.place.hold().is_ok() && !self.place.is_removed() {
             let _ = delete::destroy(&self.place, &self.record);
         }
@@ -63,14 +63,13 @@ fn refuse(words: &str) -> Error {
     Error::new(Kind::State, words)
 }
 
-/// Opens the gate, and waits until init's program runs or init reports an error. No other command can start the
-/// container now, so the lock is released. The container and its hooks, which may call the runtime, decide how long the
-/// rest takes.
+/// Waits until init's program runs or init reports an error. After the gate no other command can start the container,
+/// so the lock is released. The container and its hooks, which may call the runtime, decide how long the rest takes.
 fn open_gate(place: &Place, record: &Record) -> Result<()> {
     let fifo = place.fifo();
     let step = || "open the container's gate";
     let gate = match rustix::fs::open(&fifo, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
-        // The other end is closed: init has ended.
+        // Init has ended.
         Err(Errno::NXIO) => return Err(refuse("container process is already dead")),
         other => other.failing(Kind::State, step)?,
     };
@@ -100,20 +99,18 @@ fn open_gate(place: &Place, record: &Record) -> Result<()> {
     Err(unable(wire::from_bytes(&said)))
 }
 
-/// Waits for the end of the first process, which is ending. Engines delete the container at once after an error, and
-/// read its state before.
+/// Engines read the state and delete the container at once after an error.
 fn await_end(record: &Record) {
     let Ok(Some(process)) = signal::hold(record) else { return };
     let wait = Timespec { tv_sec: END.as_secs() as i64, tv_nsec: 0 };
-    // A failed wait changes nothing: the error of the start counts.
+    // The error of the start counts.
     let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&wait));
 }
 
-/// Runs the poststart hooks. If one fails, so does `start`, and the container ends (runtime-spec 1.3; runc only
-/// warned).
+/// If one fails, so does `start`, and the container ends (runtime-spec 1.3; runc only warned).
 fn poststart(hooks: &Hooks, record: &Record) -> Result<()> {
     hooks::run("poststart", &hooks.poststart, &record.state(Status::Running)).inspect_err(|_| {
-        // Report the hook's failure; `delete` removes what still runs.
+        // `delete` removes what still runs.
         let _ = signal::send(record, Signal::KILL);
         await_end(record);
     })

@@ -1,4 +1,4 @@
-//! The config.json of `spec`: the same as runc's.
+//! The config.json of `spec`, as runc's.
 
 use serde_json::{Value, json};
 

@@ -1,11 +1,6 @@
 //! Another process in a running sandbox: in its namespaces and cgroups, as its user, under its filter, Landlock rules
-//! and limits.
-//!
-//! In: a [`Running`] sandbox and a [`Visit`]. Out: an [`Entered`] process, our child, which ends with the sandbox at
-//! the latest. [`Entered::end`] ends it and its children by a cgroup below the sandbox's. The steps are those of the
-//! OCI runtime's `exec` (`process::join`).
-//!
-//! Never: a host descriptor in the sandbox but the three given ones.
+//! and limits (`process::join`). It is our child, and ends with the sandbox at the latest. Never: a host descriptor
+//! inside but the three given ones.
 
 use super::running::Running;
 use crate::cgroup::{Cgroup, Evidence, Usage};
@@ -24,38 +19,34 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The time limit for the command to become dumpable: much longer than it takes, and too short to be noticed.
+/// For the command to become dumpable: much longer than it takes, and too short to be noticed.
 const A_MOMENT: Duration = Duration::from_millis(500);
 
-/// The process to start.
 #[derive(Debug)]
 pub(crate) struct Visit {
-    /// The program and its arguments; the name of the built-in work, if it is that.
+    /// The program and its arguments, or the name of the built-in work.
     pub command: Vec<OsString>,
-    /// Variables that are added to the command's, or replace them.
+    /// Added to the command's, or replacing them.
     pub environment: Vec<(OsString, OsString)>,
-    /// Its working directory, if it differs from the command's.
+    /// If it differs from the command's.
     pub directory: Option<PathBuf>,
-    /// Built-in work instead of a program.
+    /// Instead of a program.
     pub errand: Option<Errand>,
-    /// Its user, its group and its supplementary groups; `None` for those of the command.
+    /// With group and supplementary groups; `None` for the command's.
     pub user: Option<(u32, u32, Vec<u32>)>,
-    /// Its standard streams.
     pub stdio: Stdio,
-    /// Limits of its process tree below those of the sandbox, if any.
+    /// Of the process tree, below the sandbox's.
     pub limits: Option<Resources>,
 }
 
-/// A process that has entered a sandbox.
 #[derive(Debug)]
 pub(crate) struct Entered {
     spawned: Spawned,
-    /// The cgroup of its process tree.
     group: Option<Cgroup>,
 }
 
 impl Running {
-    /// Starts a process in the sandbox. A later error of its program arrives as a message.
+    /// A later error arrives as a message.
     pub(crate) fn enter(&self, visit: Visit) -> Result<Entered> {
         let step = || {
             format!(
@@ -82,13 +73,13 @@ impl Running {
         if let Confinement::Cell { exec, directory: own, process, files } = &entry.confinement {
             let terminal = matches!(visit.stdio, Stdio::Terminal(_));
             if errand.take().is_some() {
-                // The files are the container's; brig runs there as a separate program.
+                // The files are the container's; brig is a separate program there.
                 command = vec![files.into()];
             }
             let own = visit_directory.as_deref().unwrap_or(own);
             environment = entry.environment.clone();
             command = if given.is_empty() {
-                // Flags that runc, crun and runsc have in common.
+                // runc, crun and runsc have these in common.
                 let mut flags: Vec<OsString> = terminal.then(|| "--tty".into()).into_iter().collect();
                 flags.extend(["--cwd".into(), own.as_os_str().to_owned()]);
                 through_shell(exec, flags, command)
@@ -133,7 +124,7 @@ impl Running {
         match process::join(plan) {
             Ok(spawned) => Ok(Entered { spawned, group }),
             Err((refused, _)) => {
-                // An ending helper may still be in it; the sandbox's removal then removes it.
+                // An ending helper may be in it; the sandbox's removal then removes it.
                 let _ = group.is_some_and(|group| group.try_remove());
                 let error = refused.into_error();
                 let has_ended = error.kind() == Kind::Namespace && self.ends_within(A_MOMENT);
@@ -142,7 +133,7 @@ impl Running {
         }
     }
 
-    /// Gives pipes to the sandbox's user: opening `/dev/stderr` opens the pipe again, which needs its owner.
+    /// Opening `/dev/stderr` needs the pipe's owner.
     fn give_pipes(&self, stdio: &Stdio, uid: u32, gid: u32) -> Result<()> {
         let (Stdio::Descriptors { input, output, error }, Some(base)) = (stdio, self.first_id()) else { return Ok(()) };
         let (uid, gid) = (Uid::from_raw(base + uid), Gid::from_raw(base + gid));
@@ -151,11 +142,10 @@ impl Running {
         })
     }
 
-    /// A process of the sandbox whose namespaces we may enter: pid 1 for the machine's root. For an ordinary user pid 1
-    /// is undumpable, so it is the first dumpable child of pid 1.
+    /// Pid 1 for the machine's root. For an ordinary user it is undumpable, so its first dumpable child.
     fn member(&self) -> Result<(OwnedFd, i32)> {
         let first = self.pid();
-        // The command becomes dumpable when its program runs, a moment after pid 1 reports ready.
+        // Dumpable when its program runs, a moment after pid 1 reports ready.
         let end = Instant::now() + A_MOMENT;
         loop {
             let is_hidden = !privileged() || self.entry().is_single;
@@ -176,13 +166,11 @@ impl Running {
     }
 }
 
-/// The variable with the `process` for the runtime of the cell, if there is one.
 const PROCESS: &str = "BRIG_PROCESS";
 
-/// Waits until the runtime has its container, at most ten seconds, then runs the runtime's `exec`. In: the number of
-/// words before that verb, the container's name, all words.
-///
-/// The runtime gets a `process` as a pipe: every user could read the values of variables among its arguments.
+/// Waits at most ten seconds until the runtime has its container, then runs its `exec`. In: the number of words before
+/// that verb, the container's name, all words. A `process` comes as a pipe: every user could read variables among
+/// arguments.
 const ENTER: &str = r#"
 is_there() {
     count=$1 name=$2
@@ -211,7 +199,6 @@ fi
 exec "$@"
 "#;
 
-/// The command by which another runtime runs one in its container, with these flags of its `exec`.
 fn through_shell(exec: &[OsString], flags: Vec<OsString>, command: Vec<OsString>) -> Vec<OsString> {
     let Some((container, words)) = exec.split_last() else { return command };
     let verb = words.iter().position(|word| word == "exec").unwrap_or(words.len());
@@ -226,7 +213,7 @@ fn through_shell(exec: &[OsString], flags: Vec<OsString>, command: Vec<OsString>
     all
 }
 
-/// The container's `process` with another command, variables and directory (runtime-spec, "process").
+/// runtime-spec, "process".
 fn process_of(
     process: &str,
     terminal: bool,
@@ -263,30 +250,26 @@ fn hold(pid: i32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
-/// A child of `parent`. Its pid may be reused before it is opened, so the parent is checked again: an open pidfd's
-/// process keeps its pid.
+/// Checks the parent again, as the pid may be reused before it is opened: an open pidfd's process keeps its pid.
 fn hold_child(parent: i32, pid: i32) -> Option<OwnedFd> {
     hold(pid).filter(|_| tree::children(parent).contains(&pid))
 }
 
 impl Entered {
-    /// Readable when a message waits.
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
         self.spawned.channel()
     }
 
-    /// The next message; `None` when its program runs, or after its end.
+    /// `None` when its program runs, or after its end.
     pub(crate) fn receive(&self) -> Result<Option<Message>> {
         self.spawned.receive()
     }
 
-    /// Readable when it has ended.
     pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
         self.spawned.pidfd()
     }
 
-    /// Sends a signal to its process group, as a terminal does. The process must not be reaped yet; a process that has
-    /// ended is not an error.
+    /// Signals the process group, as a terminal does. An ended process is not an error.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         // Its pid cannot be reused before it is reaped.
         match Pid::from_raw(self.spawned.pid).map(|leader| kill_process_group(leader, signal)) {
@@ -295,7 +278,7 @@ impl Entered {
         }
     }
 
-    /// Kills it and every process that it has started, daemons included. Does not wait for their end.
+    /// Daemons included. Does not wait for their end.
     pub(crate) fn end(&self) -> Result<()> {
         let ended = match &self.group {
             Some(group) => group.kill(),
@@ -308,17 +291,16 @@ impl Entered {
         self.spawned.signal(Signal::KILL).and(ended)
     }
 
-    /// The counters of its process tree and of the separate limits; `None` without a cgroup.
     pub(crate) fn counters(&self) -> Result<Option<(Usage, Evidence)>> {
         self.group.as_ref().map(|group| Ok((group.usage()?, group.evidence()?))).transpose()
     }
 
-    /// Whether the process and its tree have ended after [`Entered::end`], and their cgroup is removed. Never waits.
+    /// After [`Entered::end`]: also removes the cgroup. Never waits.
     pub(crate) fn is_gone(&self) -> bool {
         is_over(self.spawned.pidfd()) && self.group.as_ref().is_none_or(Cgroup::try_remove)
     }
 
-    /// Waits for its end and returns its exit status in a shell's form.
+    /// Returns a shell's exit status.
     pub(crate) fn reap(&self) -> Result<u8> {
         let status = wait(self.spawned.pidfd()).failing(Kind::Lost, || "wait for a process of the sandbox")?;
         let code = status

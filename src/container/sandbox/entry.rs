@@ -1,4 +1,4 @@
-//! The commands of a sandbox: the first one and those that enter later have the same identity, restrictions and limits.
+//! The first and later commands of a sandbox have the same identity, restrictions and limits.
 
 use crate::container::OWN_USERS;
 use crate::error::{Error, Kind, Result};
@@ -19,8 +19,8 @@ const EVERY: Capabilities = {
     Capabilities { bounding: all, effective: all, permitted: all, inheritable: 0, ambient: 0 }
 };
 
-/// Docker's default set (moby, oci/caps/defaults.go). Those over devices, time and the network stay without power: their
-/// objects belong to the machine's user namespace.
+/// As Docker (moby, oci/caps/defaults.go). Those over devices, time and the network have no power: their objects belong
+/// to the machine's user namespace.
 fn dockers_capabilities() -> u64 {
     use caps::Capability::*;
     [
@@ -43,32 +43,25 @@ fn dockers_capabilities() -> u64 {
     .fold(0, |all, one| all | one.bitmask())
 }
 
-/// The properties of one sandbox's commands, kept for commands that enter later.
+/// Kept for later commands.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    /// The confinement of its commands.
     pub confinement: Confinement,
-    /// The sandbox's user.
     pub user: (u32, u32),
-    /// Its supplementary groups.
+    /// Supplementary.
     pub groups: Vec<u32>,
-    /// Whether only that one id is mapped, as for an ordinary user of the host.
+    /// Only that one id is mapped, as for an ordinary user.
     pub is_single: bool,
-    /// Its limits of setrlimit(2).
+    /// setrlimit(2).
     pub rlimits: Vec<(Resource, Rlimit)>,
-    /// Its file rules.
     pub landlock: Landlock,
-    /// The environment of its command.
     pub environment: Vec<(OsString, OsString)>,
-    /// The first directory of its command.
     pub directory: PathBuf,
-    /// The first processors of its commands, if they are not all.
+    /// `None` for all.
     pub affinity: Option<Vec<u64>>,
 }
 
 impl Entry {
-    /// A command, as the first process or as one that enters: `directory` and `vectors` are its own, the rest is the
-    /// sandbox's.
     pub(super) fn command(&self, directory: PathBuf, vectors: Vectors) -> Result<process::Command> {
         let (identity, landlock, seccomp) = self.confine()?;
         let mut attributes = Attributes::default();
@@ -94,7 +87,7 @@ impl Entry {
         })
     }
 
-    /// The properties of a command of another user. Refuses one that a process of the sandbox cannot have: an id outside of its map, or an id of brig's processes.
+    /// Refuses an id outside of the sandbox's map, or of brig's processes.
     pub(super) fn of_user(&self, (uid, gid, groups): (u32, u32, Vec<u32>)) -> Result<Entry> {
         let refuse = |words: String, hint: &str| Err(Error::new(Kind::Identity, words).hint(hint));
         if (uid, gid) == self.user && (self.is_single || groups.iter().all(|group| self.groups.contains(group))) {
@@ -125,7 +118,6 @@ impl Entry {
         Ok(Entry { user: (uid, gid), groups, ..self.clone() })
     }
 
-    /// The identity of its commands, and their two restrictions.
     fn confine(&self) -> Result<(Identity, Option<Landlock>, Cow<'static, seccomp::Program>)> {
         let (uid, gid) = self.user;
         let groups = self.groups.clone();
@@ -145,7 +137,7 @@ impl Entry {
                 let identity = Identity { uid, gid, groups, capabilities, ..Identity::default() };
                 (identity, Some(self.landlock.clone()), Cow::Borrowed(seccomp::profile::root_inside()?))
             }
-            // All capabilities in the cell's user namespace, which has power only over the cell.
+            // In the cell's user namespace, with power only over the cell.
             Confinement::Cell { .. } => open(Identity { capabilities: EVERY, ..Identity::powerless(0, 0) }),
             Confinement::Nothing => {
                 let capabilities = if uid == 0 { EVERY } else { Capabilities::default() };

@@ -20,8 +20,8 @@ use rustix::fs::{Mode, OFlags, open};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Starts the container. Its first message may report that the command could not be started. The command keeps `handed`
-/// under its number here. `volumes` are by the numbers of the spec's steps.
+/// Its first message may report that the command could not be started. The command keeps `handed` under its number.
+/// `volumes` are by the numbers of the spec's steps.
 pub(crate) fn launch(
     mut spec: Container,
     checked: &Checked,
@@ -33,15 +33,15 @@ pub(crate) fn launch(
 ) -> Result<Running> {
     // If the caller ignores SIGCHLD (a daemon), pid 1 would inherit that and never learn of an end.
     restore_signal(libc::SIGCHLD);
-    // If one part fails, drops undo all parts made so far, the last one first.
+    // After an error drops undo all parts, the last one first.
     let vectors = Vectors::new(&spec.command.arguments, &spec.command.environment)?;
     let is_free = spec.confinement == Confinement::Nothing;
     let is_root_inside = spec.confinement == Confinement::Root;
     let range = if privileged() && !is_free { Some(Range::take(&paths.id_ranges)?) } else { None };
     let user = (spec.command.uid, spec.command.gid);
-    // Its owners are mapped, so it needs a separate range of ids.
+    // Its owners are mapped, so it needs a range of ids.
     let skeleton = range.as_ref().and_then(|_| mounts::sandbox::skeleton::of(&paths.workshop, &spec.file_system));
-    // If this machine has no such cgroups, that is a better reason than the file that refused.
+    // Without such cgroups on this machine, that is a better reason than the file that refused.
     let (limits, may_degrade) = (spec.resources.take(), std::mem::take(&mut spec.may_degrade));
     let explained = |error| check::limits(&mut limits.clone(), &may_degrade).err().unwrap_or(error);
     let path = CgroupPath::task(&paths.id)?;
@@ -169,7 +169,7 @@ pub(crate) fn launch(
     let cgroup = match cgroup.as_mut().map(|begun| admit(begun, &spawned)).transpose() {
         Ok(group) => group,
         Err(error) => {
-            spawned.abandon(); // it is already in one of the cgroups
+            spawned.abandon(); // it is in one of the cgroups
             return Err(explained(error));
         }
     };
@@ -186,20 +186,18 @@ pub(crate) fn launch(
     Ok(running)
 }
 
-/// The device numbers of a volume's mount; `None` for a volume in memory.
+/// `None` for a volume in memory.
 fn device_of(volume: &VolumeFiles) -> Option<Result<(u32, u32)>> {
     let VolumeFiles::Mounted(mounted) = volume else { return None };
     let status = rustix::fs::fstat(mounted).failing(Kind::Disk, || "look at a volume");
     Some(status.map(|status| (rustix::fs::major(status.st_dev), rustix::fs::minor(status.st_dev))))
 }
 
-/// Opens the files of an earlier sandbox, which were in memory.
 fn open_archive(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     open(path, flags, Mode::empty()).failing(Kind::Disk, || format!("open the kept files `{}`", path.display()))
 }
 
-/// Makes the rest of the cgroups and lets init into them.
 fn admit(begun: &mut PendingCgroup<'_>, spawned: &process::Spawned) -> Result<Group> {
     let group = Group::new(begun.finish()?);
     // before the cgroup is dropped, which it is in
@@ -208,9 +206,8 @@ fn admit(begun: &mut PendingCgroup<'_>, spawned: &process::Spawned) -> Result<Gr
     Ok(group)
 }
 
-/// An unprivileged gateway must be able to listen at any port inside, for rules that come later. No process of another
-/// user is there. A command that is root inside has no power over the namespace, which is the machine's, and expects to
-/// listen at any port.
+/// An unprivileged gateway must be able to listen at any port inside, for later rules; no other user's process is
+/// there. Root inside expects this too, without power over the namespace, which is the machine's.
 fn sysctls(inside: Option<&process::Inside>, is_root_inside: bool) -> Vec<(String, String)> {
     let spares = inside.is_some_and(|inside| inside.wish.spares > 0);
     if spares || is_root_inside { vec![("net/ipv4/ip_unprivileged_port_start".into(), "0".into())] } else { Vec::new() }

@@ -1,4 +1,4 @@
-//! The uplink of a sandbox with an open network: its start, its counters, and its end.
+//! The uplink of a sandbox with an open network.
 
 use super::pasta;
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -10,34 +10,29 @@ use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// The user of a program that serves the uplink: an id of the container's range that no process inside has or can get.
+/// No process inside has or can get this id of the container's range.
 const USER: u32 = 65_531;
 /// The user without a range.
 const NOBODY: u32 = 65_534;
 
-/// The server of the uplink.
 #[derive(Debug)]
 pub(super) enum Link {
-    /// A pair of devices.
     Veth(Veth),
-    /// The program pasta.
     Pasta(Companion),
 }
 
-/// The parts of the uplink that exist before the container.
 pub(super) struct PendingLink {
-    /// The steps of init.
     pub uplink: Option<Uplink>,
-    /// The settings of the namespace that it needs.
+    /// Kernel parameters of the namespace.
     pub settings: Vec<(String, String)>,
-    /// The server; `None` if the container must exist first.
+    /// `None` if the container must exist first.
     pub link: Option<Link>,
-    /// Whether the container must exist first, and waits for the rest.
+    /// The container must exist first, and waits for the rest.
     pub waits: bool,
 }
 
-/// Makes the parts that can exist before the container. `network` is its network namespace if that exists; a veth pair
-/// then exists too. `base` is its first host id.
+/// `network` is the container's network namespace, if it exists; a veth pair then exists too. `base` is the container's
+/// first host id.
 pub(super) fn begin(
     open: &Open,
     directory: &Path,
@@ -64,9 +59,9 @@ pub(super) fn begin(
         (Way::Pasta, _) => {
             pasta::check()?;
             let mut fence = open.fence.clone();
-            // Pasta connects from this host, so it can reach our own addresses.
+            // Pasta connects from this host, so it can reach these.
             fence.closed.extend(net::own_addresses()?.into_iter().map(Prefix::of_one));
-            // As root, take no namespace that was made ahead: a process that may enter that has power over the machine.
+            // As root, take no namespace made ahead: a process that may enter that has power over the machine.
             let link = if rustix::process::geteuid().is_root() {
                 let outside = base.map_or(NOBODY, |base| base + USER);
                 let line = vec![IdMap { inside: USER, outside, size: 1 }];
@@ -89,7 +84,7 @@ pub(super) fn begin(
     }
 }
 
-/// Makes the rest for a waiting container, whose namespaces are new.
+/// The container waits; its namespaces are new.
 pub(super) fn complete(pid: i32) -> Result<Link> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let open = |kind: &str| {
@@ -100,7 +95,7 @@ pub(super) fn complete(pid: i32) -> Result<Link> {
 }
 
 impl Link {
-    /// Bytes that the sandbox sent and received through it.
+    /// Bytes that the sandbox sent and received.
     pub(super) fn bytes(&self) -> Option<(u64, u64)> {
         match self {
             Link::Veth(veth) => veth.bytes(),
@@ -110,7 +105,7 @@ impl Link {
         }
     }
 
-    /// The process that serves it, readable after its end.
+    /// Readable after its end.
     pub(super) fn process(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Link::Veth(_) => None,
@@ -118,12 +113,12 @@ impl Link {
         }
     }
 
-    /// Whether another process has removed its device on the host.
+    /// Another process has removed its device on the host.
     pub(super) fn is_gone(&self) -> bool {
         matches!(self, Link::Veth(veth) if veth.is_gone())
     }
 
-    /// Ends it. Returns its name and the result.
+    /// Returns its name too.
     pub(super) fn remove(self) -> (&'static str, Result<()>) {
         match self {
             Link::Veth(veth) => ("network device and its rules", veth.remove()),

@@ -1,9 +1,5 @@
-//! Containers that a supervisor watches: each belongs to a task or a courier, and ends with its supervisor.
-//!
-//! In: a [`spec::Container`](crate::spec::Container) and a [`HostPaths`]. Out: a [`Running`] container, and nothing after
-//! its end.
-//!
-//! Each part registers its undo before the next is made: [`Running`] and its parts undo on drop.
+//! Containers of a task or courier, which end with their supervisor. A [`spec::Container`](crate::spec::Container) and
+//! [`HostPaths`] become [`Running`]. Each part registers its undo, a drop, before the next is made.
 
 pub(crate) mod archive;
 mod enter;
@@ -29,22 +25,22 @@ use super::check::privileged;
 use crate::mounts::disk::maker::First;
 use std::path::PathBuf;
 
-/// The files and directories of one container; none of them is visible inside.
+/// Invisible inside.
 #[derive(Clone, Debug)]
 pub(crate) struct HostPaths {
-    /// The container's name: of its cgroup, and in errors.
+    /// The name of its cgroup, and in errors.
     pub id: String,
-    /// An empty directory over which init mounts its stage.
+    /// Empty: init mounts its stage over it.
     pub stage: PathBuf,
-    /// The directories for its disk; that file system holds what the container writes.
+    /// Its file system holds what the container writes.
     pub workshop: Workshop,
-    /// The machine's directory with the locks of id ranges.
+    /// Locks of id ranges, for the whole machine.
     pub id_ranges: PathBuf,
     /// The file of the disk, if all writes go to one.
     pub disk: DiskFile,
 }
 
-/// Starts the slowest parts of a sandbox in children (`ns::ahead`, `mounts::disk::maker`).
+/// Starts the slowest parts in children (`ns::ahead`, `mounts::disk::maker`).
 pub(crate) fn begin_ahead() {
     if privileged() {
         let first = crate::ns::ahead::order().map(|with| First { with, work: crate::ns::ahead::bring });

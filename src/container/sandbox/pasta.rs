@@ -1,5 +1,4 @@
-//! The program `pasta` of passt (https://passt.top) connects a network namespace without any right: how it is found and
-//! started.
+//! Finds and starts `pasta` of passt (https://passt.top), which connects a network namespace without any right.
 
 use crate::error::{Error, Kind, Result};
 use crate::process::{Companion, Service};
@@ -12,9 +11,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Its directories besides PATH.
+/// Besides PATH.
 const PLACES: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/bin"];
-/// The host's loopback is invisible inside, and no port is forwarded. Published ports use our own sockets.
+/// The host's loopback is invisible inside, and no port is forwarded: published ports use our sockets.
 const ARGUMENTS: [&str; 16] = [
     "pasta",
     "--quiet",
@@ -33,12 +32,9 @@ const ARGUMENTS: [&str; 16] = [
     "--netns-only",
     "--netns",
 ];
-/// The device by which it makes its network device.
 const TUN: &str = "/dev/net/tun";
-/// The name of its device inside.
 pub(super) const DEVICE: &str = "eth0";
 
-/// Finds the program.
 fn find() -> Result<PathBuf> {
     // Root may act for a caller that has set PATH (sudo).
     let is_own = !rustix::process::geteuid().is_root() || weaken::is_off("pasta-path");
@@ -55,7 +51,7 @@ fn find() -> Result<PathBuf> {
     })
 }
 
-/// Checks that it can be used: the program exists, and an ordinary user may open the device.
+/// An ordinary user must be able to open the device.
 pub(crate) fn check() -> Result<()> {
     find()?;
     if rustix::process::geteuid().is_root() {
@@ -71,13 +67,12 @@ pub(crate) fn check() -> Result<()> {
         .hint(format!("{}, or use --network egress", advice.1)))
 }
 
-/// Starts it for a network namespace. `users` is the owner of that namespace, where the program has all its power, and
-/// `user` its id there.
+/// `users` owns the network namespace, where the program has all its power as `user`.
 pub(super) fn start(network: OwnedFd, users: OwnedFd, user: Option<u32>) -> Result<Companion> {
     let path = find()?;
     let word = |bytes: &[u8]| CString::new(bytes).map_err(|_| Error::new(Kind::Internal, "a word with a NUL"));
     let mut arguments = ARGUMENTS.iter().map(|each| word(each.as_bytes())).collect::<Result<Vec<_>>>()?;
-    // Its standard input: it closes all other descriptors at its start.
+    // Its standard input: it closes all other descriptors.
     arguments.push(word(b"/proc/self/fd/0")?);
     let own_tun = rustix::process::geteuid().is_root() && !is_everybodys(Path::new(TUN));
     let path = word(path.as_os_str().as_bytes())?;
@@ -85,7 +80,7 @@ pub(super) fn start(network: OwnedFd, users: OwnedFd, user: Option<u32>) -> Resu
         .map_err(|error| error.hint("try it by hand: pasta --config-net -- true; or use --network egress"))
 }
 
-/// Whether every user may use a device, as udev sets it up.
+/// As udev sets it up.
 fn is_everybodys(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o006 == 0o006)
 }

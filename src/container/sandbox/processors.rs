@@ -1,12 +1,10 @@
-//! The processors of a sandbox: as many as its quota is worth, so that programs that count them start no more threads
-//! than can run.
-//!
-//! The quota is the limit. A program inside may ask for other processors, and gains no time by that.
+//! As many processors as the quota is worth: programs that count them start no more threads than can run. A program may
+//! ask for others; the quota is the limit.
 
 use crate::spec::resources::Cpu;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-/// The bit mask for a sandbox with this quota; `None` allows all that we may use.
+/// `None` allows all that we may use.
 pub(super) fn of(cpu: &Cpu) -> Option<Vec<u64>> {
     let quota = u64::try_from(cpu.quota?).ok()?;
     let wanted = usize::try_from(quota.div_ceil(cpu.period.filter(|&period| period > 0)?)).ok()?;

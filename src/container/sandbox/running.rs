@@ -23,50 +23,46 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A container whose command runs or ran. Drop ends and removes everything; [`Running::remove`] also reports what it
-/// did.
+/// Drop ends and removes everything; [`Running::remove`] also reports.
 #[derive(Debug)]
 pub(crate) struct Running {
     spawned: Spawned,
     scratch: Option<OwnedFd>,
-    /// The files of its written volumes that are in memory.
+    /// Written volumes in memory.
     volumes: Vec<OwnedFd>,
     secrets: Option<OwnedFd>,
     cgroup: Option<Group>,
-    /// Open until the end, so that pid 1 does not unmount at its end while we wait for it.
+    /// Pid 1 then does not unmount at its end while we wait for it.
     mount_namespace: Option<OwnedFd>,
     maker: Option<Maker>,
-    /// Whether the disk helper holds the mounts too.
+    /// The disk helper holds the mounts too.
     are_mounts_shared: bool,
-    /// Whether its writes go to a private disk.
     on_disk: bool,
     rates: Rates,
-    /// The device numbers of its volumes.
     pub(super) volume_devices: Vec<(u32, u32)>,
     range: Option<Range>,
     entry: Entry,
     gateway: Option<Gateway>,
-    /// The processor time of a gateway that has ended.
+    /// After the gateway's end.
     gateway_time: ProcessorTime,
-    /// Whether the cgroup counts the gateway's processor time.
+    /// The cgroup counts the gateway's processor time.
     is_gateway_counted: bool,
     link: Option<Link>,
-    /// The listener of its command's filter, until the supervisor's watch takes it.
+    /// Until the supervisor's watch takes it.
     refusals: Option<OwnedFd>,
     ledger: Option<Ledger>,
-    /// The number of cgroups that were made for processes that entered.
+    /// Numbers the cgroups of processes that entered.
     entrances: Cell<u64>,
-    /// Children that are ending, or end when dropped.
+    /// They are ending, or end when dropped.
     pub(super) helpers: Vec<Helper>,
     removed: bool,
 }
 
-/// The results of a removal: the cleanup proof of the receipt.
+/// The cleanup proof of the receipt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Removal {
-    /// The removed parts, in words.
     pub removed: Vec<String>,
-    /// The parts that could not be removed, with the reason.
+    /// Each with its reason.
     pub left: Vec<String>,
 }
 
@@ -106,7 +102,7 @@ impl Running {
         }
     }
 
-    /// Does the work that can wait until init has all its input: the processors are for init first.
+    /// Work that can wait until init has all its input: the processors are for init first.
     pub(crate) fn catch_up(&mut self) {
         self.helpers.clear();
         if let Some(group) = &self.cgroup {
@@ -114,8 +110,7 @@ impl Running {
         }
     }
 
-    /// Starts the gateway that serves its network. `start` receives the cgroups for the gateway's processor time, which
-    /// is the container's.
+    /// `start` gets the container's cgroups, which count the gateway's processor time.
     pub(super) fn serve_by(&mut self, start: impl FnOnce(&[OwnedFd]) -> Result<Gateway>) -> Result<()> {
         let files = self.cgroup.as_ref().map(|group| group.0.time_files()).transpose()?;
         let (tasks, is_counted) = files.unwrap_or_default();
@@ -124,39 +119,35 @@ impl Running {
         Ok(())
     }
 
-    /// Sets its uplink.
     pub(super) fn lead_out(&mut self, link: Link) {
         self.link = Some(link);
     }
 
-    /// Bytes that it sent and received by private devices; `None` without any.
+    /// `None` without private devices.
     pub(crate) fn device_bytes(&self) -> Option<(u64, u64)> {
         self.link.as_ref().and_then(Link::bytes)
     }
 
-    /// The process that serves its uplink, if there is one: readable after its end.
+    /// Readable after its end.
     pub(crate) fn link_process(&self) -> Option<BorrowedFd<'_>> {
         self.link.as_ref().and_then(Link::process)
     }
 
-    /// Whether another process has removed its uplink's device.
     pub(crate) fn has_lost_device(&self) -> bool {
         self.link.as_ref().is_some_and(Link::is_gone)
     }
 
-    /// The gateway that serves its network, if one does.
     pub(crate) fn gateway(&self) -> Option<&Gateway> {
         self.gateway.as_ref()
     }
 
-    /// Receives one message of the gateway: whether it has ended, and a line of the account with a new decision.
+    /// Whether it has ended, and a line with a new decision.
     pub(crate) fn hear_gateway(&mut self) -> Result<(bool, Option<Row>)> {
         let Some(gateway) = &mut self.gateway else { return Ok((false, None)) };
         let row = gateway.receive()?;
         Ok((gateway.is_over(), row))
     }
 
-    /// Allows or denies what a rule covers from now on.
     pub(crate) fn change_egress(&self, rule: &Rule, allow: bool) -> Result<()> {
         match &self.gateway {
             Some(gateway) => gateway.change(rule, allow),
@@ -165,19 +156,18 @@ impl Running {
         }
     }
 
-    /// Sends the gateway a change of a broker's secret. A gateway that has ended needs none.
     pub(crate) fn renew_secret(&self, renewal: &Renewal) -> Result<()> {
         self.gateway.as_ref().filter(|gateway| !gateway.is_over()).map_or(Ok(()), |gateway| gateway.renew(renewal))
     }
 
-    /// Dismisses the gateway, without waiting for its end.
+    /// Does not wait for its end.
     pub(crate) fn dismiss_gateway(&mut self) {
         if let Some(gateway) = &mut self.gateway {
             gateway.ask_to_finish();
         }
     }
 
-    /// Ends the gateway, and returns the lines of its account with decisions that are not reported yet.
+    /// Returns decisions that are not reported yet.
     pub(crate) fn end_gateway(&mut self) -> Vec<Row> {
         let Some(gateway) = self.gateway.take() else { return Vec::new() };
         let (ledger, rows, time) = gateway.finish();
@@ -185,19 +175,16 @@ impl Running {
         rows
     }
 
-    /// Ends the gateway and returns the whole account of destinations, if it kept one.
     pub(crate) fn close_account(&mut self) -> Option<Ledger> {
         drop(self.end_gateway());
         self.ledger.clone()
     }
 
-    /// Readable when a message of the container waits.
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
         self.spawned.channel()
     }
 
-    /// Waits for a message from inside that the supervisor's watch must see, at most until `deadline`, and handles
-    /// those before it.
+    /// Handles messages until `deadline`, or until one that the supervisor's watch must see.
     pub(crate) fn settle(&mut self, deadline: Instant) -> Result<()> {
         loop {
             let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).unwrap_or_default();
@@ -214,7 +201,7 @@ impl Running {
         }
     }
 
-    /// The next message from inside; `None` after its end. The scratch file system is kept for [`Running::scratch`].
+    /// `None` after its end. Keeps the scratch file system for [`Running::scratch`].
     pub(crate) fn receive(&mut self) -> Result<Option<Message>> {
         match self.spawned.receive()? {
             Some(Message::Scratch(root)) => {
@@ -238,14 +225,14 @@ impl Running {
         }
     }
 
-    /// The listener of its command's filter, if it came before the watch began.
+    /// `None` unless it came before the watch.
     pub(crate) fn take_refusals(&mut self) -> Option<OwnedFd> {
         self.refusals.take()
     }
 
-    /// Shares the mounts with the disk helper while there is time: at the end the helper unmounts them.
+    /// Early: at the end the disk helper unmounts them.
     fn share_mounts(&mut self) {
-        // The namespace keeps all of them; if it cannot be opened, the open descriptors do.
+        // The namespace keeps all; without it the open descriptors do.
         let rest = self.scratch.iter().chain(&self.secrets).filter(|_| self.mount_namespace.is_none());
         let mut last = self.mount_namespace.iter().chain(rest);
         let has_failed = self.maker.as_ref().is_some_and(|maker| !last.all(|each| maker.hold(each.as_fd())));
@@ -253,13 +240,13 @@ impl Running {
         self.are_mounts_shared = true;
     }
 
-    /// Reaps the disk helper if it has exited; never blocks.
+    /// Only if it has exited; never blocks.
     pub(crate) fn tidy(&mut self) {
         self.maker.take_if(|maker| maker.has_ended());
     }
 
-    /// Sets the rates of this container's disk and volumes. Its device number is known only now; the command, which starts at the
-    /// same moment, may have written for some microseconds.
+    /// The disk's device number is known only now; the command, which starts at the same moment, may have written for
+    /// some microseconds.
     fn slow_down(&self, root: BorrowedFd<'_>) -> Result<()> {
         let (Some(group), true) = (&self.cgroup, self.on_disk && self.rates.any()) else { return Ok(()) };
         let step = || "limit the rate of the disk";
@@ -270,17 +257,17 @@ impl Running {
         group.0.update(&limits).doing(step)
     }
 
-    /// The root of the file system for all writes; `None` before init has made it.
+    /// For all writes; `None` before init has made it.
     pub(crate) fn scratch(&self) -> Option<BorrowedFd<'_>> {
         self.scratch.as_ref().map(AsFd::as_fd)
     }
 
-    /// The files of its written volumes that are in memory, in the order of the volumes.
+    /// In the order of the volumes.
     pub(crate) fn volumes(&self) -> &[OwnedFd] {
         &self.volumes
     }
 
-    /// Copies its disk, whose file is `image`, for a name in `directory`. No process may write meanwhile.
+    /// For a name in `directory`. No process may write meanwhile.
     pub(crate) fn copy_disk(&self, image: &Path, directory: &Path) -> Result<ImageCopy> {
         let missing = || Error::new(Kind::State, "its files are not there yet");
         let scratch = self.scratch.as_ref().ok_or_else(missing)?;
@@ -288,7 +275,7 @@ impl Running {
         ImageCopy::make(image, directory)
     }
 
-    /// Bytes that a copy of its files takes at most: what `image` has on the host's disk, or what is in memory.
+    /// At most, for a copy: the disk blocks of `image`, or the bytes in memory.
     pub(crate) fn used_bytes(&self, image: Option<&Path>) -> Result<u64> {
         let step = || "measure the files of the sandbox";
         match (image, &self.scratch) {
@@ -301,7 +288,7 @@ impl Running {
         }
     }
 
-    /// Packs its files, which are in memory, for a name in `directory`. No process may write meanwhile.
+    /// For a name in `directory`. No process may write meanwhile.
     pub(crate) fn pack_files(&self, directory: &Path) -> Result<ImageCopy> {
         let scratch = self.scratch.as_ref().ok_or_else(|| Error::new(Kind::State, "its files are not there yet"))?;
         let copy = ImageCopy::empty(directory)?;
@@ -309,27 +296,24 @@ impl Running {
         Ok(copy)
     }
 
-    /// The properties of the processes that enter it.
     pub(super) fn entry(&self) -> &Entry {
         &self.entry
     }
 
-    /// The environment of its command.
     pub(crate) fn environment(&self) -> &[(std::ffi::OsString, std::ffi::OsString)] {
         &self.entry.environment
     }
 
-    /// The host id of its user 0, if it has a range.
+    /// The host id of user 0.
     pub(super) fn first_id(&self) -> Option<u32> {
         self.range.as_ref().map(|range| range.base)
     }
 
-    /// Its first process, in our PID namespace.
     pub(crate) fn pid(&self) -> i32 {
         self.spawned.pid
     }
 
-    /// Whether pid 1 ends within this time. It leaves its namespaces a moment before.
+    /// It leaves its namespaces a moment before its end.
     pub(super) fn ends_within(&self, limit: Duration) -> bool {
         let mut wait = [PollFd::from_borrowed_fd(self.spawned.pidfd(), PollFlags::IN)];
         Timespec::try_from(limit).is_ok_and(|limit| poll(&mut wait, Some(&limit)) == Ok(1))
@@ -344,25 +328,22 @@ impl Running {
             .failing(Kind::Cgroup, || "keep the sandbox's cgroup open")
     }
 
-    /// The files of v1 cgroups by which a process joins them.
+    /// The `tasks` files of v1 cgroups.
     pub(super) fn join_files(&self) -> Result<Vec<OwnedFd>> {
         self.cgroup.as_ref().map(|group| group.0.join_files()).transpose().map(Option::unwrap_or_default)
     }
 
-    /// Makes a cgroup for a process that enters, and for its children, with limits below the sandbox's; `None` if the
-    /// sandbox has no cgroup.
+    /// For a process that enters, and its children: limits below the sandbox's. `None` without a cgroup.
     pub(super) fn make_entrance(&self, limits: &Resources) -> Result<Option<Cgroup>> {
         let Some(group) = self.cgroup.as_ref().filter(|_| !weaken::is_off("exec-group")) else { return Ok(None) };
         self.entrances.set(self.entrances.get() + 1);
         group.0.make_child(&format!("exec-{}", self.entrances.get()), limits).map(Some)
     }
 
-    /// Freezes every process.
     pub(crate) fn freeze(&self) -> Result<()> {
         self.group_to_freeze()?.freeze()
     }
 
-    /// Thaws every process.
     pub(crate) fn thaw(&self) -> Result<()> {
         self.group_to_freeze()?.thaw()
     }
@@ -374,7 +355,7 @@ impl Running {
         })
     }
 
-    /// Every process of it in our PID namespace: from the cgroup, or the descendants of pid 1 without one.
+    /// In our PID namespace: the cgroup's, or else pid 1's descendants.
     pub(crate) fn processes(&self) -> Result<Vec<i32>> {
         match &self.cgroup {
             Some(group) => group.0.processes(),
@@ -382,23 +363,22 @@ impl Running {
         }
     }
 
-    /// The directory of the secrets, writable; `None` before init has made it, or without secrets.
+    /// Writable; `None` before init has made it.
     pub(crate) fn secrets(&self) -> Option<BorrowedFd<'_>> {
         self.secrets.as_ref().map(AsFd::as_fd)
     }
 
-    /// Forwards a signal to the command.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         self.spawned.signal(signal)
     }
 
-    /// Ends every process at once: by the cgroup, or by pid 1 without one.
+    /// By the cgroup, or by pid 1 without one.
     pub(crate) fn kill(&self) -> Result<()> {
         let by_cgroup = self.cgroup.as_ref().map_or(Ok(()), |group| group.0.kill());
         self.spawned.signal(Signal::KILL).and(by_cgroup)
     }
 
-    /// Its usage so far, with its gateway's processor time; `None` without a cgroup.
+    /// Includes the gateway's processor time.
     pub(crate) fn usage(&self) -> Result<Option<Usage>> {
         let Some(group) = &self.cgroup else { return Ok(None) };
         let mut usage = group.0.usage()?;
@@ -412,33 +392,28 @@ impl Running {
         Ok(Some(usage))
     }
 
-    /// The kernel's counters for the limits; `None` without a cgroup.
     pub(crate) fn evidence(&self) -> Result<Option<Evidence>> {
         self.cgroup.as_ref().map(|group| group.0.evidence()).transpose()
     }
 
-    /// Whether its memory limit is in a v1 group.
     pub(crate) fn is_memory_v1(&self) -> bool {
         self.cgroup.as_ref().is_some_and(|group| group.0.is_memory_v1())
     }
 
-    /// Announces that the memory limit was reached.
     pub(crate) fn oom_notifier(&self) -> Result<Option<OomNotifier>> {
         self.cgroup.as_ref().map_or(Ok(None), |group| group.0.oom_notifier())
     }
 
-    /// Waits for the end of every process.
     pub(crate) fn reap(&self) -> Result<()> {
         self.spawned.reap()
     }
 
-    /// Ends the remaining processes and removes all parts, trying every step. Reports the removed and the remaining
-    /// parts.
+    /// Tries every step.
     pub(crate) fn remove(mut self) -> Removal {
         self.undo()
     }
 
-    /// Lets another process unmount last: the last unmount of a disk writes and frees blocks, which takes 1 to 40 ms.
+    /// In another process: a disk's last unmount writes and frees blocks, which takes 1 to 40 ms.
     fn release_mounts(&mut self) -> Result<()> {
         if !self.are_mounts_shared {
             self.share_mounts();
@@ -460,14 +435,14 @@ impl Running {
         let ended = self.spawned.signal(Signal::KILL).and_then(|()| self.spawned.reap());
         note("processes and namespaces", ended);
         if self.gateway.take().is_some() || self.ledger.is_some() {
-            note("egress gateway", Ok(())); // drop ends it and waits for its end
+            note("egress gateway", Ok(())); // drop has ended it
         }
         if let Some(link) = self.link.take() {
             let (what, done) = link.remove();
             note(what, done);
         }
         if self.on_disk {
-            // It has no name: the kernel frees it and its loop device with the last mount.
+            // It is nameless: the kernel frees it and its loop device with the last mount.
             note("disk image and loop device", Ok(()));
         }
         note("mounts", self.release_mounts());
@@ -483,12 +458,12 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // `remove` reports the remains; here the caller has an error already.
+        // The caller has an error already.
         let _ = self.undo();
     }
 }
 
-/// A container's cgroup; removed when dropped.
+/// Removed when dropped.
 #[derive(Debug)]
 pub(super) struct Group(pub(super) Cgroup, bool);
 

@@ -1,8 +1,5 @@
-//! Kernel memory that no cgroup counts: data in netlink sockets, and record locks.
-//!
-//! - A netlink socket holds the kernel's answer until it is read, and neither version of cgroups counts its buffers.
-//! - Record locks are not counted either: Linux reverted 0f12156dff28 ("memcg: enable accounting for file lock
-//!   caches").
+//! Kernel memory that no cgroup counts: the kernel's unread answers in netlink sockets, and record locks. Linux
+//! reverted 0f12156dff28 ("memcg: enable accounting for file lock caches").
 
 use super::Running;
 use crate::error::Result;
@@ -11,24 +8,22 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek};
 
-/// Switches both limits off in a weakened build.
 const PROTECTION: &str = "uncounted-memory";
-/// The number of file locks that the kernel has allocated.
 const LOCK_SLAB: &str = "/sys/kernel/slab/file_lock_cache/total_objects";
 /// This number takes 10 MB. Databases have some hundred.
 const MOST_LOCKS: u64 = 50_000;
-/// Lines of /proc/locks that are read: 15 pages.
+/// 15 pages of /proc/locks.
 const LOCKS_SEEN: usize = 1000;
 
-/// The netlink sockets of a sandbox, kept open from one reading to the next.
+/// Kept open from one reading to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Queues(Option<File>);
 
 impl Queues {
-    /// The bytes in their queues; counts no further than `most`. A sandbox that has just ended has none.
+    /// Stops above `most`. A sandbox that has just ended has no bytes.
     ///
-    /// In the host's network namespace (`is_shared`) its sockets are those that its processes have open. A socket that
-    /// is only in transit through an AF_UNIX socket is not found there.
+    /// In the host's network namespace (`is_shared`) only sockets that processes have open count, not one in transit
+    /// through an AF_UNIX socket.
     pub(crate) fn bytes(&mut self, running: &Running, most: u64, is_shared: bool) -> Result<u64> {
         if self.0.is_none() && !weaken::is_off(PROTECTION) {
             self.0 = File::open(format!("/proc/{}/net/netlink", running.pid())).ok();
@@ -41,7 +36,7 @@ impl Queues {
             return Ok(queued(file, most));
         }
         let waiting: HashMap<u64, u64> = queues(file).filter(|(_, bytes)| *bytes > 0).collect();
-        // Their owners take longer to find, and do not matter for few bytes.
+        // Owners take longer to find, and do not matter for few bytes.
         if waiting.values().sum::<u64>() <= most {
             return Ok(0);
         }
@@ -50,11 +45,10 @@ impl Queues {
 }
 
 impl Running {
-    /// The number of file locks on the machine, if there are too many and most of them are record locks of this
-    /// sandbox. Only root can read it.
+    /// The machine's locks, if there are too many and most are record locks of this sandbox. Only root can read it.
     ///
-    /// Each page of /proc/locks blocks all changes of locks and waits for every processor. So a part of it is read,
-    /// only after the slab has grown.
+    /// Each page of /proc/locks blocks all changes of locks and waits for every processor: only a part is read, after
+    /// the slab has grown.
     pub(crate) fn too_many_locks(&self) -> Result<Option<u64>> {
         let total = std::fs::read_to_string(LOCK_SLAB).unwrap_or_default();
         let total = total.split(' ').next().and_then(|word| word.trim().parse().ok()).unwrap_or(0);
@@ -68,7 +62,7 @@ impl Running {
     }
 }
 
-/// The inodes of the sockets in /proc/net/netlink, each with the bytes in its receive queue.
+/// Inode and bytes of each receive queue in /proc/net/netlink.
 fn queues(file: impl Read) -> impl Iterator<Item = (u64, u64)> {
     let lines = BufReader::new(file).lines().map_while(std::result::Result::ok);
     lines.filter_map(|line| {
@@ -78,7 +72,7 @@ fn queues(file: impl Read) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// The bytes in the receive queues of /proc/net/netlink; stops where there are more than `most`.
+/// Stops above `most`.
 fn queued(file: impl Read, most: u64) -> u64 {
     let mut sum = 0_u64;
     for (_, bytes) in queues(file) {
@@ -90,7 +84,7 @@ fn queued(file: impl Read, most: u64) -> u64 {
     sum
 }
 
-/// The bytes in those of these sockets that the processes have open.
+/// Only sockets that the processes have open.
 fn owned(mut waiting: HashMap<u64, u64>, processes: &[i32]) -> u64 {
     let mut sum = 0_u64;
     for pid in processes {
@@ -98,15 +92,14 @@ fn owned(mut waiting: HashMap<u64, u64>, processes: &[i32]) -> u64 {
         let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
         for link in entries.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok()) {
             let inode = link.to_str().and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok());
-            // Removed from the map: a socket of several processes counts once.
+            // Removed: a socket of several processes counts once.
             sum = sum.saturating_add(inode.and_then(|inode: u64| waiting.remove(&inode)).unwrap_or(0));
         }
     }
     sum
 }
 
-/// The record locks of the sandbox among the first [`LOCKS_SEEN`] of /proc/locks, and the number of lines read. A
-/// processor's newest come first.
+/// The sandbox's record locks, and the lines read, at most [`LOCKS_SEEN`]. A processor's newest come first.
 fn locks(file: impl Read, is_ours: impl Fn(i32) -> bool) -> (usize, usize) {
     let (mut ours, mut all) = (0, 0);
     for line in BufReader::new(file).lines().map_while(std::result::Result::ok).take(LOCKS_SEEN) {

@@ -1,4 +1,4 @@
-//! The ids of a sandbox: ranges of host ids, user namespaces, and the owners of file trees inside.
+//! A sandbox's ranges of host ids, user namespaces, and owners of file trees.
 
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{Bounds, DIRECTORY, Walk, WalkStep};
@@ -14,16 +14,15 @@ use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// User namespaces for a runtime in its cell: gVisor makes one for each of its processes.
+/// For a runtime in its cell: gVisor makes one for each of its processes.
 const NESTED: u32 = 16;
 
-/// Ids of the container as seen by the process that builds its root.
+/// As seen by the process that builds the root.
 fn ids(range: Option<&Range>, uid: u32, gid: u32) -> Ids {
     let base = range.filter(|_| !weaken::is_off("user-namespace")).map_or(0, |range| range.base);
     Ids { uid: base + uid, gid: base + gid }
 }
 
-/// The ids of the container, and the user namespaces for them.
 pub(super) struct Users {
     pub namespace: UserNamespace,
     pub administrator: Ids,
@@ -31,11 +30,10 @@ pub(super) struct Users {
     pub mappings: Vec<(Shown, OwnedFd)>,
     pub user_xattr: bool,
     pub range: Option<Range>,
-    /// Whether only the id of the command's user is mapped.
     pub is_single: bool,
-    /// A network namespace that was made ahead.
+    /// Made ahead.
     pub network: Option<OwnedFd>,
-    /// Children that are ending meanwhile.
+    /// Children that are ending.
     pub helpers: Vec<Helper>,
 }
 
@@ -81,7 +79,7 @@ impl Users {
             user_xattr: false,
             range: Some(range),
             is_single: false,
-            // Only now: the namespace is ready, or nearly so. An earlier wait slowed down the user namespace.
+            // Only now: the namespace is nearly ready. An earlier wait slowed down the user namespace.
             network: ns::ahead::network().filter(|_| !is_cell),
             helpers,
         })
@@ -123,8 +121,8 @@ impl Users {
         }
     }
 
-    /// For an ordinary user's root inside: id 0 is our own, the others are our subordinate ids (subuid(5)). newuidmap(1)
-    /// maps them.
+    /// For an ordinary user's root inside: id 0 is our own, the others are subordinate ids (subuid(5)), which
+    /// newuidmap(1) maps.
     pub(super) fn subordinate(spec: &Container) -> Result<Users> {
         let map = |file, own| -> Result<Vec<IdMap>> {
             let (outside, count) = subordinate_range(file).doing(|| "be root inside")?;
@@ -141,7 +139,7 @@ impl Users {
     }
 }
 
-/// The tree that was copied for this container, as its root or as that of another runtime's container in it.
+/// The root, or that of another runtime's container in it, if it is a copy.
 pub(super) fn copy_of(file_system: &FileSystem) -> Option<&Path> {
     let nested = file_system.steps.iter().filter_map(|step| match step {
         Make::Nest { root, .. } => Some(root),
@@ -174,12 +172,10 @@ fn shown(spec: &Container) -> Vec<Shown> {
     })
 }
 
-/// The owner of a file whose id a container does not have (`overflowuid`, proc_sys_kernel(5)), as with an idmapped
-/// mount.
+/// `overflowuid` (proc_sys_kernel(5)): the owner of files with an unmapped id, as with an idmapped mount.
 const OVERFLOW_ID: u32 = 65_534;
 
-/// Shifts the owners in `tree`: owner n becomes id n of the container, whose ids start at `base`. Only brig can enter
-/// the directory of the tree, and no process runs in it yet.
+/// Owner n becomes id n above `base`. Only brig can enter the tree's directory, and no process runs in it yet.
 pub(super) fn shift_owners(tree: &Path, base: u32) -> Result<()> {
     let step = || format!("give `{}` to the sandbox", tree.display());
     let top = openat(CWD, tree, DIRECTORY, Mode::empty()).failing(Kind::Store, step)?;

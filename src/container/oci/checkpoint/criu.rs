@@ -1,4 +1,4 @@
-//! A CRIU process that serves one request (`criu swrk`) over a seqpacket socket.
+//! CRIU serves one request (`criu swrk`) over a seqpacket socket.
 
 use super::rpc::{Features, Kind as Of, Notification, Request, Response};
 use crate::error::{Context, Error, Kind, Result};
@@ -13,7 +13,7 @@ use std::process::{Child, Command};
 /// More than any answer of CRIU.
 const LARGEST: usize = 64 << 10;
 
-/// The process. Drop closes its socket, so that it ends, and reaps it.
+/// Drop closes its socket, so that it ends, and reaps it.
 #[derive(Debug)]
 pub(super) struct Criu {
     child: Child,
@@ -21,8 +21,7 @@ pub(super) struct Criu {
 }
 
 impl Criu {
-    /// Starts it with our standard streams. It gets the `handed` descriptors under the same numbers. The caller has one
-    /// thread: any program started meanwhile would inherit them.
+    /// `handed` descriptors keep their numbers. The caller has one thread: another program would inherit them.
     pub(super) fn start(handed: &[OwnedFd]) -> Result<Criu> {
         let step = || "start `criu`";
         let (ours, theirs) = Channel::pair().failing(Kind::Internal, step)?;
@@ -51,8 +50,7 @@ impl Criu {
         self.child.id() as i32
     }
 
-    /// Sends the request and answers CRIU's notifications by `step`, which also gets their descriptor, until CRIU has
-    /// ended.
+    /// `step` answers notifications, and gets their descriptor, until CRIU has ended.
     pub(super) fn run(
         mut self,
         request: &Request,
@@ -78,7 +76,7 @@ impl Criu {
         };
         self.socket = None;
         let status = self.child.wait().failing(Kind::State, || "wait for `criu`")?;
-        // After a pre-dump it waits for the next request, and fails without one.
+        // After a pre-dump CRIU waits for a next request, and fails without one.
         if status.success() || request.kind() == Of::PreDump {
             return Ok(response);
         }
@@ -111,7 +109,7 @@ impl Drop for Criu {
     }
 }
 
-/// Refuses features that this CRIU and this kernel do not have together.
+/// Refuses what this CRIU and this kernel do not have together.
 pub(super) fn require(wanted: &Features) -> Result<()> {
     let request = Request { kind: Of::FeatureCheck.into(), features: Some(wanted.clone()), ..Request::default() };
     let found = Criu::start(&[])?.run(&request, |_, _| Ok(()))?.features.unwrap_or_default();
@@ -126,7 +124,7 @@ pub(super) fn require(wanted: &Features) -> Result<()> {
     Err(Error::new(Kind::State, format!("criu is missing features: [{missing}]: {need}")))
 }
 
-/// The name of a kind, in CRIU's spelling.
+/// In CRIU's spelling.
 fn name(kind: i32) -> String {
     match Of::try_from(kind) {
         Ok(kind) => format!("{kind:?}").to_uppercase(),

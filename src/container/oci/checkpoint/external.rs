@@ -1,7 +1,5 @@
-//! The host's parts of a container, for which CRIU saves a name: bind mounts, cgroups, devices, and joined namespaces.
-//!
-//! Masks are the container's own device and its own empty directory (`mounts::cover`), so CRIU saves them like every
-//! other mount.
+//! The host's parts of a container, which CRIU saves by name: bind mounts, cgroups, devices, joined namespaces. Masks
+//! are the container's own device and directory (`mounts::cover`), which CRIU saves.
 
 use super::super::record::Record;
 use super::super::{creation::Creation, group, prepare};
@@ -16,14 +14,14 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The cgroup that CRIU freezes: the one that `pause` freezes, or CRIU would wait forever for a paused container.
+/// The cgroup that `pause` freezes, or CRIU would wait forever for a paused container.
 pub(super) fn freezer(record: &Record) -> Option<String> {
     let groups = record.cgroup.as_ref()?;
     let of = |wanted: &str| groups.paths().find(|(name, _)| *name == wanted).map(|(_, path)| path);
     of("").or_else(|| of("freezer")).map(|path| path.display().to_string())
 }
 
-/// The external mounts of a running container: mount point, and the name that [`restored_mounts`] uses.
+/// Mount point, and the name that [`restored_mounts`] uses.
 pub(super) fn saved_mounts(config: &Config, record: &Record) -> Result<Vec<ExternalMount>> {
     let creation = Creation { bundle: PathBuf::from(&record.bundle), ..Creation::default() };
     let groups = group::recorded_places(record);
@@ -38,17 +36,16 @@ pub(super) fn saved_mounts(config: &Config, record: &Record) -> Result<Vec<Exter
     Ok(bundle.host_mounts().into_iter().filter_map(|(at, _)| found(at)).collect())
 }
 
-/// The mount at `at`, if that is a mount point, by the container's own table and with links resolved.
+/// By the container's own table, with links resolved.
 fn mount_point(root: BorrowedFd<'_>, at: &Path, table: &[MountEntry]) -> Option<PathBuf> {
     let found = resolve::open(root, at).ok()?;
     let status = statx(&found, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
     let entry = table.iter().find(|entry| entry.id == status.stx_mnt_id)?;
-    // For a file that is not a mount point, statx names the mount above it.
+    // For another file statx names the mount above it.
     let is_point = entry.point == at || entry.point.file_name() == at.file_name();
     is_point.then(|| entry.point.clone())
 }
 
-/// The external mounts for a restore: name, and current host path.
 pub(super) fn restored_mounts(bundle: &Bundle) -> Vec<ExternalMount> {
     bundle.host_mounts().iter().map(|(at, source)| external(at, source)).collect()
 }
@@ -57,11 +54,11 @@ fn external(key: &Path, value: &Path) -> ExternalMount {
     ExternalMount { key: key.display().to_string(), value: value.display().to_string() }
 }
 
-/// Existing network and PID namespaces, by CRIU's names (`--external`, `--inherit-fd`).
+/// Existing namespaces, by CRIU's names (`--external`, `--inherit-fd`).
 const KEPT: [(NamespaceKind, &str, &str); 2] =
     [(NamespaceKind::Network, "net", "extRootNetNS"), (NamespaceKind::Pid, "pid", "extRootPidNS")];
 
-/// Makes CRIU leave out the network and PID namespace that the container joined.
+/// CRIU leaves out the network and PID namespace that the container joined.
 pub(super) fn save_namespaces(config: &Config, options: &mut Options) -> Result<()> {
     for (kind, word, key) in KEPT {
         let Some(path) = joined(config, kind) else { continue };
@@ -71,7 +68,7 @@ pub(super) fn save_namespaces(config: &Config, options: &mut Options) -> Result<
     Ok(())
 }
 
-/// Makes CRIU put the processes into the namespaces of the configuration. The descriptors are for CRIU.
+/// The descriptors are for CRIU.
 pub(super) fn join_namespaces(config: &Config, options: &mut Options) -> Result<Vec<OwnedFd>> {
     let mut handed = Vec::new();
     for namespace in config.linux.namespaces.iter().filter(|each| !each.path.is_empty()) {

@@ -1,9 +1,7 @@
-//! `checkpoint` and `restore` by CRIU, with runc's options, its files beside CRIU's images and its external mounts and
-//! namespaces.
+//! `checkpoint` and `restore` by CRIU, with runc's options, files and external mounts and namespaces.
 //!
-//! CRIU restores the contents of the images: processes, privileges, file systems and memory. So images need as much
-//! trust as a program that root runs. `privileges` detects privileges beyond the configuration; mounts of a forged
-//! image are not detected.
+//! Images need as much trust as a program that root runs: CRIU restores their processes, privileges, file systems and
+//! memory. `privileges` detects privileges beyond the configuration, but not a forged image's mounts.
 
 mod criu;
 mod external;
@@ -27,13 +25,13 @@ use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// runc's file beside CRIU's images: the standard streams of the container's first process.
+/// runc's file beside CRIU's images: the standard streams of the first process.
 const DESCRIPTORS: &str = "descriptors.json";
-/// CRIU's options for every container of this host (runc's name: administrators may have it already).
+/// For every container of this host (runc's name: administrators may have it already).
 const CONFIGURATION: &str = "/etc/criu/runc.conf";
-/// CRIU's log level, as in runc: debugging.
+/// As in runc: debugging.
 const LOG_LEVEL: i32 = 4;
-/// The bytes of CRIU's log that are read for the reason of a failure.
+/// In bytes, for the reason of a failure.
 const LOG_LARGEST: u64 = 16 << 20;
 
 /// How the cgroups of the processes are saved and restored.
@@ -57,7 +55,7 @@ pub enum Cgroups {
 pub struct CriuOptions {
     /// The directory of the images, absolute.
     pub images: PathBuf,
-    /// The directory of CRIU's log and temporary files; that of the images if absent.
+    /// For CRIU's log and temporary files; by default as `images`.
     pub work: Option<PathBuf>,
     /// Saves TCP connections.
     pub tcp_established: bool,
@@ -73,7 +71,7 @@ pub struct CriuOptions {
     pub lazy_pages: bool,
     /// Makes the network namespace without contents.
     pub empty_network: bool,
-    /// How the cgroups of the processes are saved and restored.
+    /// See criu(8), `--manage-cgroups`.
     pub cgroups: Cgroups,
 }
 
@@ -99,7 +97,7 @@ pub struct Checkpoint {
 }
 
 impl Containers {
-    /// Saves a running container, which ends unless it continues by request. Returns the errors of `poststop` hooks.
+    /// The container ends unless it continues by request. Returns the errors of `poststop` hooks.
     pub fn checkpoint(&self, id: &ContainerId, wish: &Checkpoint) -> Result<Vec<String>> {
         crate::process::require_one_thread()?;
         let place = Place::find(&self.root, id)?;
@@ -198,7 +196,6 @@ fn check(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// The common options of both directions.
 fn common(wish: &CriuOptions, config: &Config, log: &str) -> Options {
     let cgroups = match wish.cgroups {
         Cgroups::Default => CgroupMode::Default,
@@ -226,8 +223,7 @@ fn common(wish: &CriuOptions, config: &Config, log: &str) -> Options {
     }
 }
 
-/// The directories of the images and of the log, open. CRIU opens them again through our descriptors and works there,
-/// so they must be in its mount namespace.
+/// CRIU opens them through our descriptors and works there, so its mount namespace must have them.
 struct Directories {
     images: OwnedFd,
     work: Option<OwnedFd>,
@@ -256,13 +252,13 @@ impl Directories {
         options.work = self.work.as_ref().map(AsRawFd::as_raw_fd);
     }
 
-    /// Adds the errors of CRIU's own log, and its path, to `error`.
+    /// Adds the path and errors of CRIU's own log.
     fn explain(&self, error: Error, name: &str) -> Error {
         let path = self.log.join(name);
         let text = files::read_bounded(&path, LOG_LARGEST).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
-        // `(00.012345) Error (criu/mount.c:123): words` Skip the errors that CRIU ignores: the limit of descriptors,
-        // and TUN devices that the container's cgroup denies.
+        // Lines: `(00.012345) Error (criu/mount.c:123): words`. Skip what CRIU ignores: the limit of descriptors, and
+        // TUN devices that the container's cgroup denies.
         let is_reason = |line: &&str| {
             line.contains("Error (") && !["RLIMIT_NOFILE", "criu/tun.c"].iter().any(|each| line.contains(each))
         };

@@ -1,5 +1,4 @@
-//! Checks that restored processes have no more privileges than the configuration: CRIU restores what the image
-//! contains.
+//! CRIU restores what the image contains: the processes may have no more privileges than the configuration gives.
 
 use crate::container::oci::prepare;
 use crate::container::tree::descendants;
@@ -8,7 +7,7 @@ use crate::spec::config::Config;
 use crate::sys::weaken;
 use std::path::Path;
 
-/// Refuses `pid` or a descendant with other privileges than the configuration gives. The processes are stopped.
+/// Checks `pid` and its descendants, which are stopped.
 pub(super) fn check(config: &Config, pid: i32) -> Result<()> {
     let Some(process) = config.process.as_ref().filter(|_| !weaken::is_off("restored-privileges")) else {
         return Ok(());

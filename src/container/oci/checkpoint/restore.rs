@@ -26,7 +26,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::SystemTime;
 
-/// The root for CRIU, below the container's directory: CRIU needs a mount point with a visible parent.
+/// Below the container's directory: CRIU needs a mount point with a visible parent.
 const ROOT: &str = "criu-root";
 
 /// The options of a restore.
@@ -36,9 +36,9 @@ pub struct Restoration {
     pub creation: Creation,
     /// The options that a checkpoint has too.
     pub criu: CriuOptions,
-    /// A replacement for the saved label of a security module, `TYPE:NAME`.
+    /// Replaces the saved label of a security module, `TYPE:NAME`.
     pub lsm_profile: Option<String>,
-    /// A replacement for the SELinux context of the mounts.
+    /// Replaces the SELinux context of the mounts.
     pub lsm_mount_context: Option<String>,
 }
 
@@ -99,7 +99,7 @@ impl Containers {
             streams: streams(),
             ..Record::new()
         };
-        undo.place.write(&record)?; // the intent, before anything that would outlive us
+        undo.place.write(&record)?;
 
         // In separate mount namespaces: nothing is mounted in the host's, even if this process is killed.
         let root = undo.place.path.join(ROOT);
@@ -137,9 +137,9 @@ impl Containers {
                     }
                     place.write(&record)
                 }
-                // The processes have their privileges and do not run yet.
+                // They have their privileges and do not run yet.
                 Some("pre-resume") => privileges::check(&config, record.pid).inspect_err(|_| {
-                    // Kill before the answer to CRIU, which would let them run. `Undo` waits for the killed process.
+                    // Before the answer to CRIU, which would let them run. `Undo` waits for the killed process.
                     let _ = signal::send(&record, Signal::KILL);
                     if let Some(Ok(group)) = record.cgroup.as_ref().map(Cgroup::open) {
                         let _ = group.kill();
@@ -165,7 +165,6 @@ impl Containers {
     }
 }
 
-/// Does `work` inside `enter`'s namespaces, and returns to the old ones.
 fn within<T>(enter: impl FnOnce() -> Result<Left>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let left = enter()?;
     let done = work();
@@ -173,15 +172,14 @@ fn within<T>(enter: impl FnOnce() -> Result<Left>, work: impl FnOnce() -> Result
     done
 }
 
-/// Allows every processor that the container's cgroup allows. CRIU does not save the affinity, and the processes would
-/// have the caller's.
+/// CRIU does not save the affinity: the processes would have the caller's.
 fn allow_every_cpu() {
     let mut every = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|cpu| every.set(cpu));
     let _ = sched_setaffinity(None, &every); // the caller's cgroup always allows one
 }
 
-/// The pipes of the saved streams, each with our stream that replaces it.
+/// Saved pipes, each with our stream that replaces it.
 fn inherited_streams(wish: &CriuOptions) -> Result<Vec<InheritDescriptor>> {
     let path = wish.images.join(DESCRIPTORS);
     let bytes = files::read_bounded(&path, 64 << 10)
@@ -192,7 +190,7 @@ fn inherited_streams(wish: &CriuOptions) -> Result<Vec<InheritDescriptor>> {
     Ok(pipes.map(|(descriptor, key)| InheritDescriptor { key, descriptor }).collect())
 }
 
-/// CRIU's current cgroups: it puts those of the image below them.
+/// CRIU puts the image's cgroups below its own.
 fn cgroup_roots(pid: i32) -> Result<Vec<CgroupRoot>> {
     let path = format!("/proc/{pid}/cgroup");
     let text = std::fs::read_to_string(&path).failing(Kind::Cgroup, || format!("read `{path}`"))?;
@@ -208,7 +206,6 @@ fn cgroup_roots(pid: i32) -> Result<Vec<CgroupRoot>> {
     Ok(roots.collect())
 }
 
-/// Runs the hooks that need the namespaces.
 fn run_hooks(config: &Config, record: &Record, pid: i32) -> Result<()> {
     let state = Record { pid, ..record.clone() }.state(Status::Creating);
     run_hooks_of_runtime(config, &state)

@@ -1,11 +1,8 @@
-//! CRIU's remote procedure calls: the messages of `images/rpc.proto` that brig sends and reads (protocol buffers,
-//! version 2).
-//!
-//! Field numbers are CRIU's and never change. Decoding skips fields that brig does not use.
+//! Messages of CRIU's `images/rpc.proto` (protocol buffers, version 2). Field numbers never change. Decoding skips
+//! fields that brig does not use.
 
 use prost::{Enumeration, Message};
 
-/// The kind of a request, and of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub(super) enum Kind {
@@ -17,7 +14,7 @@ pub(super) enum Kind {
     FeatureCheck = 9,
 }
 
-/// How CRIU treats the cgroups of the processes (criu(8), `--manage-cgroups`).
+/// criu(8), `--manage-cgroups`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 #[repr(i32)]
 pub(super) enum CgroupMode {
@@ -28,7 +25,7 @@ pub(super) enum CgroupMode {
     Default = 6,
 }
 
-/// The receiver of memory pages instead of a file.
+/// Receives memory pages instead of a file.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PageServer {
     #[prost(string, optional, tag = "1")]
@@ -37,7 +34,7 @@ pub(super) struct PageServer {
     pub port: Option<i32>,
 }
 
-/// A mount that CRIU does not save: mount point and name on a dump, name and source on a restore.
+/// CRIU does not save it: on a dump mount point and name, on a restore name and source.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ExternalMount {
     #[prost(string, required, tag = "1")]
@@ -46,7 +43,6 @@ pub(super) struct ExternalMount {
     pub value: String,
 }
 
-/// An existing namespace to join.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct JoinNamespace {
     #[prost(string, required, tag = "1")]
@@ -55,7 +51,7 @@ pub(super) struct JoinNamespace {
     pub file: String,
 }
 
-/// A descriptor of the CRIU process that replaces the file that the image names by `key`.
+/// Replaces the image's file `key` by a descriptor of CRIU.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct InheritDescriptor {
     #[prost(string, required, tag = "1")]
@@ -64,7 +60,7 @@ pub(super) struct InheritDescriptor {
     pub descriptor: i32,
 }
 
-/// The cgroup below which the saved cgroups of a controller are restored.
+/// The saved cgroups go below it.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct CgroupRoot {
     #[prost(string, optional, tag = "1")]
@@ -73,7 +69,6 @@ pub(super) struct CgroupRoot {
     pub path: String,
 }
 
-/// The options of a dump or a restore.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Options {
     /// A descriptor of the requesting process; CRIU opens it again.
@@ -119,7 +114,7 @@ pub(super) struct Options {
     pub manage_cgroups: Option<bool>,
     #[prost(message, repeated, tag = "25")]
     pub cgroup_roots: Vec<CgroupRoot>,
-    /// Whether the restored process becomes a child of the requesting process.
+    /// Makes the process a child of the requesting process.
     #[prost(bool, optional, tag = "26")]
     pub sibling: Option<bool>,
     #[prost(message, repeated, tag = "27")]
@@ -148,7 +143,7 @@ pub(super) struct Options {
     pub lsm_mount_context: Option<String>,
 }
 
-/// The features of this CRIU and this kernel together.
+/// Of this CRIU and this kernel together.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Features {
     #[prost(bool, optional, tag = "1")]
@@ -169,7 +164,7 @@ pub(super) struct Request {
     pub features: Option<Features>,
 }
 
-/// A step of the work: CRIU waits until it is acknowledged.
+/// CRIU waits until the step is acknowledged.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Notification {
     #[prost(string, optional, tag = "1")]

@@ -1,10 +1,8 @@
 //! Copies files into and out of a sandbox or a volume as a tar stream. Each side takes the other for hostile.
 //!
-//! Files, folders and links only. Holes stay holes, and hard links copied together stay one file. The unpacking process
-//! owns the files, except those of root's volumes; set-id bits are dropped. Unpacking uses descriptors, one component at a
-//! time, and follows no link: an archive with `a -> /etc` and `a/passwd` writes nothing outside of its target.
-//!
-//! The archive of a kept task, whose files were in memory, has the marks of overlayfs too ([`pack_kept`]).
+//! Only files, folders and links; holes and hard links stay. The unpacking process owns the files, except those of
+//! root's volumes; set-id bits are dropped. Unpacking opens one component at a time and follows no link: an archive
+//! with `a -> /etc` and `a/passwd` writes nothing outside of its target.
 
 mod pack;
 mod unpack;
@@ -27,28 +25,26 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use unpack::unpack_as;
 
-/// What an archive is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// Files that are copied: the unpacking process owns them.
+    /// The unpacking process owns them.
     Copy,
-    /// The files of a kept task, with marks of overlayfs, and with files that their owner may not read.
+    /// With marks of overlayfs, and with files that their owner may not read.
     Kept,
-    /// The files of a volume, with their owners.
+    /// With the files' owners.
     Volume,
-    /// The files of an ordinary user's volume, with those that their owner may not read. The archive names this user
-    /// and group inside.
+    /// With files that their owner may not read. The archive names this user and group inside.
     OwnVolume(u32, u32),
 }
 
-/// The trees of the file system for all writes that a kept task goes on from: their directory, and their name in it.
+/// Directory and name of the trees that a kept task goes on from.
 const KEPT: [(&str, &str); 4] = [("", "home"), ("", "files"), ("workspace", "upper"), ("root", "upper")];
-/// The directory of these trees in an archive, each under its number.
+/// Has these trees in an archive, each under its number.
 const TOP: &str = "kept";
-/// The mark of a directory that hides the lower one (overlayfs, `userxattr`).
+/// Hides the lower directory (overlayfs, `userxattr`).
 const OPAQUE: &CStr = c"user.overlay.opaque";
 
-/// Packs what is kept of the file system for all writes. No process writes to it, and its files are this user's.
+/// No process writes to the file system, and its files are this user's.
 pub(crate) fn pack_kept<W: Write>(scratch: BorrowedFd<'_>, sink: W) -> Result<()> {
     let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), form: Form::Kept };
     let step = || "read the files of the sandbox";
@@ -64,7 +60,7 @@ pub(crate) fn pack_kept<W: Write>(scratch: BorrowedFd<'_>, sink: W) -> Result<()
     pack.finish().map(|_| ())
 }
 
-/// Unpacks such an archive into the root of a new file system for all writes, which is empty.
+/// The file system must be empty.
 pub(crate) fn restore_kept(archive: OwnedFd, scratch: BorrowedFd<'_>) -> Result<()> {
     let step = || "put the kept files back";
     let source = BufReader::new(File::from(archive));

@@ -20,11 +20,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The mode bits of a volume's files: without set-id bits, which would have effect where the archive is unpacked.
+/// Without set-id bits, which would have effect where the archive is unpacked.
 pub(super) const VOLUME_MODES: u32 = 0o1777;
 
-/// Packs `path`, with everything below it, under the name `name`. Skips other types than files, directories and links,
-/// and returns how many. Skips what `exclude` matches, by its path below `path`.
+/// `exclude` matches paths below `path`. Returns the number of skipped files, of other types than files, directories
+/// and links.
 pub(crate) fn pack<W: Write>(path: &Path, top_name: &Path, exclude: &Patterns, sink: W) -> Result<u64> {
     let step = || format!("read `{}`", path.display());
     let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), form: Form::Copy };
@@ -38,12 +38,12 @@ pub(crate) fn pack<W: Write>(path: &Path, top_name: &Path, exclude: &Patterns, s
     pack.finish()
 }
 
-/// Packs the files of a volume, with their owners. Returns how many were skipped: FIFOs, sockets and devices.
+/// Returns the number of skipped FIFOs, sockets and devices.
 pub(crate) fn pack_volume<W: Write>(top: OwnedFd, sink: W) -> Result<u64> {
     pack_all(top, Form::Volume, sink)
 }
 
-/// The same for a volume whose files are all this user's; in the archive they have the owner `user`.
+/// All files are this user's; in the archive they are `user`'s.
 pub(crate) fn pack_own_volume<W: Write>(top: OwnedFd, user: (u32, u32), sink: W) -> Result<u64> {
     pack_all(top, Form::OwnVolume(user.0, user.1), sink)
 }
@@ -54,22 +54,20 @@ fn pack_all<W: Write>(top: OwnedFd, form: Form, sink: W) -> Result<u64> {
     pack.finish()
 }
 
-/// An archive in progress.
 pub(super) struct Pack<W: Write> {
     pub writer: Writer<W>,
     pub left_out: u64,
-    /// The first name in the archive of each file with several, by device and inode.
+    /// Of each file with several, by device and inode.
     pub first_names: HashMap<(u64, u64), PathBuf>,
     pub form: Form,
 }
 
 impl<W: Write> Pack<W> {
-    /// Packs a directory with everything below it under the name `top_name`, without what `exclude` matches; errors show
-    /// it as `shown`.
+    /// Errors show the directory as `shown`.
     pub fn tree(&mut self, top: OwnedFd, top_name: &Path, shown: &Path, exclude: Option<&Patterns>) -> Result<()> {
         let mut walk = Walk::<1, Level>::new(FileBounds::NONE);
         let packed = self.walk(&mut walk, top, top_name, shown, exclude);
-        // After an error directories are still open, and some were made readable.
+        // After an error, open directories may still have a changed mode.
         while let Ok(Some(left)) = walk.leave() {
             close(left).failing(Kind::Workspace, || format!("read `{}`", shown.display()))?;
         }
@@ -132,7 +130,6 @@ impl<W: Write> Pack<W> {
         Ok(())
     }
 
-    /// The entry of a file, with its owner if the archive keeps owners.
     fn described(&self, kind: EntryKind, name: &Path, status: &Stat) -> Entry {
         let plain = entry(kind, name, status);
         match self.form {
@@ -155,7 +152,6 @@ impl<W: Write> Pack<W> {
         self.writer.entry(&entry)
     }
 
-    /// Writes the file or link `last` of `directory`.
     fn entry(
         &mut self,
         directory: BorrowedFd<'_>,
@@ -201,15 +197,12 @@ impl<W: Write> Pack<W> {
     }
 }
 
-/// A directory in the walk's path.
 struct Level {
-    /// Its name in the archive.
     name: PathBuf,
     /// Its mode, if it was made readable.
     closed: Option<Mode>,
 }
 
-/// Gives a directory that was made readable its mode again.
 fn close(left: LeftDirectory<1, Level>) -> Result<(), Errno> {
     match (left.state.closed, &left.directories) {
         (Some(mode), [Some(directory)]) => fchmod(directory, mode),
@@ -217,8 +210,7 @@ fn close(left: LeftDirectory<1, Level>) -> Result<(), Errno> {
     }
 }
 
-/// Lets the owner read what its mode denies, and returns that mode, which the archive has. The caller sets it again: the
-/// sandbox may go on after a checkpoint.
+/// Returns the mode, which the archive has, for the caller to restore: the sandbox may go on after a checkpoint.
 fn make_readable(directory: BorrowedFd<'_>, last: &Path, status: &Stat) -> Result<Option<Mode>, Errno> {
     let needed = match FileType::from_raw_mode(status.st_mode) {
         FileType::Directory => 0o700,
@@ -272,7 +264,7 @@ fn pack_file<W: Write>(
     Ok(())
 }
 
-/// The data extents of a file with holes. With more extents than an archive takes, small holes become data.
+/// `None` without holes. With more extents than an archive takes, small holes become data.
 fn extents(file: &File, size: u64) -> Result<Option<Vec<(u64, u64)>>, Errno> {
     let (mut map, mut offset, mut gap) = (Vec::<(u64, u64)>::new(), 0, 0);
     while offset < size {
@@ -292,7 +284,7 @@ fn extents(file: &File, size: u64) -> Result<Option<Vec<(u64, u64)>>, Errno> {
     Ok((map != [(0, size)] && size > 0).then_some(map))
 }
 
-/// Adds an extent, joined with the one before if the hole between them is at most `gap` bytes.
+/// Joins extents with a hole of at most `gap` bytes.
 fn push(map: &mut Vec<(u64, u64)>, (start, length): (u64, u64), gap: u64) {
     match map.last_mut() {
         Some((first, before)) if start - (*first + *before) <= gap => *before = start + length - *first,

@@ -19,13 +19,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The most components of an unpacked path: deeper than real trees.
+/// Components of a path: deeper than real trees.
 const DEEPEST: usize = 512;
 
-/// Bounds of an archive, from a disk limit.
+/// From a disk limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Bytes of data of all files together, without holes.
+    /// Of data, without holes.
     pub bytes: u64,
     /// Files, folders and links.
     pub names: u64,
@@ -47,22 +47,22 @@ impl Bounds {
     }
 }
 
-/// Unpacks the archive below `target`; its only top name must be `name`. Replaces existing files, keeps folders.
+/// The only top name must be `name`. Replaces existing files, keeps folders.
 fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path, bounds: Bounds) -> Result<()> {
     unpack_as(source, target, name, bounds, Form::Copy)
 }
 
-/// Unpacks an archive into the files of a new volume, with the owners that it names. Its names may begin in any way.
+/// With the archive's owners. Its names may begin in any way.
 pub(crate) fn unpack_volume<R: BufRead>(source: R, top: BorrowedFd<'_>) -> Result<()> {
     unpack_as(source, top, Path::new(""), Bounds::NONE, Form::Volume)
 }
 
-/// Unpacks an archive into the files of a volume that are all this user's, within `bounds`.
+/// All files become this user's, within `bounds`.
 pub(crate) fn unpack_own_volume<R: BufRead>(source: R, top: BorrowedFd<'_>, bounds: Bounds) -> Result<()> {
     unpack_as(source, top, Path::new(""), bounds, Form::OwnVolume(0, 0))
 }
 
-/// The same. [`Form::Kept`] also takes the marks of overlayfs. It and [`Form::OwnVolume`] take any depth.
+/// [`Form::Kept`] also takes the marks of overlayfs. It and [`Form::OwnVolume`] take any depth.
 pub(super) fn unpack_as<R: BufRead>(
     source: R,
     target: BorrowedFd<'_>,
@@ -71,12 +71,11 @@ pub(super) fn unpack_as<R: BufRead>(
     form: Form,
 ) -> Result<()> {
     let is_kept = form == Form::Kept;
-    // What a sandbox wrote into its own files may have any depth.
+    // A sandbox may write its own files to any depth.
     let is_own = is_kept || matches!(form, Form::OwnVolume(..));
     let deepest = if is_own { usize::MAX } else { DEEPEST };
     let mut reader = Reader::new(source);
     let mut left = bounds;
-    // The files of this archive.
     let mut files = HashSet::new();
     while let Some(entry) = reader.next()? {
         Bounds::take(&mut left.names, 1, "names")?;
@@ -163,7 +162,7 @@ pub(super) fn unpack_as<R: BufRead>(
     Ok(())
 }
 
-/// The owner of an entry of a volume, among the ids of a sandbox; `None` in other archives.
+/// `None` unless the archive is a volume's.
 fn owner(entry: &Entry, form: Form) -> Result<Option<(Uid, Gid)>> {
     if form != Form::Volume {
         return Ok(None);
@@ -178,8 +177,7 @@ fn owner(entry: &Entry, form: Form) -> Result<Option<(Uid, Gid)>> {
     Ok(Some((Uid::from_raw(entry.uid), Gid::from_raw(entry.gid))))
 }
 
-/// Gives a file or folder of a volume or of a kept task its owner and its mode. An ordinary user's folders can always be
-/// entered by their owner.
+/// An ordinary user's folders can always be entered by their owner.
 fn set_owner(file: BorrowedFd<'_>, entry: &Entry, owner: Option<(Uid, Gid)>, form: Form) -> Result<(), Errno> {
     if let Some((uid, gid)) = owner {
         fchown(file, Some(uid), Some(gid))?;
@@ -192,7 +190,7 @@ fn set_owner(file: BorrowedFd<'_>, entry: &Entry, owner: Option<(Uid, Gid)>, for
     fchmod(file, Mode::from_raw_mode(mode & VOLUME_MODES))
 }
 
-/// The components of a path, which must begin with `name`, unless that is empty, and stay below it.
+/// The path must begin with `name`, unless that is empty, and stay below it.
 fn parts(path: &[u8], name: &Path, deepest: usize) -> Result<Vec<PathBuf>> {
     use std::path::Component;
     let path = Path::new(std::ffi::OsStr::from_bytes(path));
@@ -225,13 +223,11 @@ fn clear(folder: &OwnedFd, name: &Path) -> Result<(), Errno> {
     }
 }
 
-/// Opens a target folder.
 pub(crate) fn open_target(path: &Path) -> Result<OwnedFd> {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .failing(Kind::NotFound, || format!("open `{}`", path.display()))
 }
 
-/// [`unpack`] into a folder by its path.
 pub(crate) fn unpack_at<R: BufRead>(source: R, target: &Path, name: &Path, bounds: Bounds) -> Result<()> {
     unpack(source, open_target(target)?.as_fd(), name, bounds)
 }
