@@ -1,7 +1,4 @@
-//! The changes of an ended task, all or a selection: shown as a patch, listed, applied to the user's tree.
-//!
-//! In: the record and the copies that `handback` collected. Out: a patch ([`patch`]), a list ([`changed_paths`]), a
-//! changed tree ([`apply`]). Not here: comparing and writing paths (`changes`).
+//! Shows, lists and applies the changes of an ended task, all or a selection. `changes` compares and writes paths.
 
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::task::definition::WorkspaceSource;
@@ -14,23 +11,22 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// A summary of a patch.
+/// A patch's summary.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PatchNotes {
-    /// The number of files and links in it.
+    /// Files and links.
     pub files: usize,
-    /// Files with a note only: binary, or too large to compare.
+    /// Files with only a note: binary, or too large to compare.
     pub noted: Vec<String>,
-    /// Files left out because their base has changed.
+    /// Files left out: their base has changed.
     pub base_changed: Vec<String>,
-    /// Files whose base has changed since, compared with the kept copy of the base.
+    /// Files compared with the kept copy of their changed base.
     pub edited_since: Vec<String>,
-    /// Files whose base the user edited while the agent ran. They are compared with that edit, which the agent may not
-    /// have seen.
+    /// Files compared with the user's edit of their base during the run, which the agent may not have seen.
     pub edited_meanwhile: Vec<String>,
-    /// The number of files left out because they are in `.git`.
+    /// Left-out files in `.git`.
     pub in_git: usize,
-    /// The number of files left out because they are not selected.
+    /// Files not selected.
     pub not_selected: usize,
 }
 
@@ -39,7 +35,7 @@ pub struct PatchNotes {
 pub struct PatchOptions {
     /// Include `.git`, for reading only: `git apply` refuses it.
     pub include_git: bool,
-    /// Include whole binary files in git's format for `git apply`.
+    /// Whole binary files in git's format.
     pub binary: bool,
     /// The selected changes.
     pub selection: Selection,
@@ -50,13 +46,13 @@ pub struct PatchOptions {
 pub struct ChangedPath {
     /// `added`, `modified` or `deleted`.
     pub change: &'static str,
-    /// The path in the workspace, with unusual bytes escaped.
+    /// The path in the workspace, unusual bytes escaped.
     pub path: String,
-    /// The reason why a tool could run it later on a host, if any.
+    /// Why a tool could run it later on a host.
     pub runnable: Option<&'static str>,
 }
 
-/// Writes the changes of an ended task as a patch.
+/// Writes an ended task's changes as a patch.
 pub fn patch(store: &Store, id: &str, options: &PatchOptions, out: &mut dyn Write) -> Result<PatchNotes> {
     let (mut changes, found) = load(store, id)?;
     let not_selected = options.selection.apply(&mut changes)?;
@@ -78,7 +74,7 @@ pub fn patch(store: &Store, id: &str, options: &PatchOptions, out: &mut dyn Writ
     })
 }
 
-/// The base of the changes. `None` if there was none, or if its path leads to another folder now.
+/// `None` without a base, or if another folder has its path.
 fn base(store: &Store, id: &str, handback: &ChangeSet) -> Result<Option<OwnedFd>> {
     let Some(path) = handback.base.as_deref() else { return Ok(None) };
     let record = store.record(id)?;
@@ -92,7 +88,7 @@ fn base(store: &Store, id: &str, handback: &ChangeSet) -> Result<Option<OwnedFd>
     }
 }
 
-/// Opens a workspace's base: a checkout of the store, or a folder of the user's.
+/// Opens a checkout of the store or the user's folder.
 pub(super) fn open_base(store: &Store, base: &Path) -> Result<OwnedFd> {
     if base.starts_with(store.root()) {
         return open_tree(base);
@@ -100,10 +96,10 @@ pub(super) fn open_base(store: &Store, base: &Path) -> Result<OwnedFd> {
     open_tree(&pin_now("folder", base)?.path(base))
 }
 
-/// The changed paths of an ended task.
+/// Lists an ended task's changed paths.
 pub fn changed_paths(store: &Store, id: &str, include_git: bool, selection: &Selection) -> Result<Vec<ChangedPath>> {
     let (mut changes, _) = load(store, id)?;
-    // Use all changes: whether a file could run depends on its neighbours.
+    // Judge before selecting: whether a file could run depends on its neighbours.
     let runnable = changes::runnable(&changes);
     selection.apply(&mut changes)?;
     let row = |entry: &changes::Entry| ChangedPath {
@@ -118,7 +114,7 @@ pub fn changed_paths(store: &Store, id: &str, include_git: bool, selection: &Sel
     Ok(changes.entries.iter().filter(|entry| include_git || !entry.path.is_in_git()).map(row).collect())
 }
 
-/// The selected files that contain a secret's value, as in the receipt.
+/// Selected files with a secret's value, as in the receipt.
 pub fn secrets_in(store: &Store, id: &str, selection: &Selection) -> Result<Vec<String>> {
     let (mut changes, found) = load(store, id)?;
     let Some((_, handback)) = found else { return Ok(Vec::new()) };
@@ -137,36 +133,36 @@ pub fn secrets_in(store: &Store, id: &str, selection: &Selection) -> Result<Vec<
 /// Options of applying.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApplyOptions {
-    /// Check and report; write nothing.
+    /// Report only.
     pub dry_run: bool,
     /// Overwrite concurrent edits.
     pub force: bool,
-    /// Merge the task's and the user's edits of different lines.
+    /// Merge edits of different lines.
     pub merge: bool,
     /// The selected changes.
     pub selection: Selection,
 }
 
-/// The result; with `dry_run` what would be done. Paths with unusual bytes are escaped.
+/// The result or, with `dry_run`, the plan. Unusual bytes are escaped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AppliedPaths {
     /// The tree.
     pub tree: PathBuf,
     /// Written or deleted.
     pub changed: Vec<String>,
-    /// The number of paths that were that way already.
+    /// Paths that needed no change.
     pub already: usize,
-    /// Changes left out, each with the reason.
+    /// Left-out changes, each with the reason.
     pub left_out: Vec<(String, &'static str)>,
-    /// Files with both edits merged.
-    pub merged: Vec<String>,
     /// Conflicts, or with `force` overwritten files, each with the difference.
+    pub merged: Vec<String>,
+    /// Conflicts, or overwritten files with `force`, each with the difference.
     pub conflicts: Vec<(String, &'static str)>,
-    /// The number of changes that were not selected.
+    /// Changes not selected.
     pub not_selected: usize,
 }
 
-/// Applies an ended task's changes to `into`, or to the folder or repository of the workspace. All of them or none.
+/// Applies all changes or none to `into`, else to the workspace's folder or repository.
 pub fn apply(store: &Store, id: &str, into: Option<&Path>, options: &ApplyOptions) -> Result<AppliedPaths> {
     let tree = match into {
         Some(path) => path.to_owned(),
@@ -210,7 +206,6 @@ fn left_out(why: changes::LeftOutReason) -> &'static str {
     }
 }
 
-/// The user's tree that the workspace was made from.
 fn origin(store: &Store, id: &str) -> Result<PathBuf> {
     let nowhere = |why: &str| {
         Error::new(Kind::State, why.to_owned())
@@ -230,7 +225,7 @@ fn origin(store: &Store, id: &str) -> Result<PathBuf> {
     }
 }
 
-/// The record of an ended task's changes, with its path and the change set if anything changed.
+/// The change set is `None` if nothing changed.
 fn load(store: &Store, id: &str) -> Result<(Changes, Option<(PathBuf, ChangeSet)>)> {
     let state = |why: &str, hint: &str| Error::new(Kind::State, why.to_owned()).hint(hint);
     let receipt = store.final_receipt(id)?;

@@ -1,4 +1,4 @@
-//! Exports an ended task's commits as a file, for `git fetch FILE`.
+//! Exports an ended task's commits as a file for `git fetch FILE`.
 
 use super::apply::open_base;
 use crate::error::{Error, Kind, Result, Step};
@@ -16,22 +16,21 @@ use std::path::{Path, PathBuf};
 /// An exported bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Exported {
-    /// The file, in the task's own directory.
+    /// The file, in the task's directory.
     pub path: PathBuf,
-    /// The commit in it.
+    /// Its last commit.
     pub commit: String,
     /// Its branch in the bundle.
     pub branch: String,
 }
 
-/// The head of an ended workspace.
 pub(crate) fn head_of(handback: &ChangeSet, base: &Path) -> Result<Head> {
     let Some(path) = &handback.path else { return git::head(None, base) };
     let changes = Changes::load(&path.join("changes.json"))?;
     git::head(Some((&changes, path)), base)
 }
 
-/// The first and last commit of a task in a folder with a repository, if it made any commit.
+/// The first and last commit; `None` without a commit or a repository.
 pub(crate) fn commits_of(handback: &ChangeSet, folder: &Path) -> Option<(String, String)> {
     if !folder.join(".git/HEAD").exists() {
         return None;
@@ -41,7 +40,7 @@ pub(crate) fn commits_of(handback: &ChangeSet, folder: &Path) -> Option<(String,
     (before != after).then_some((before, after))
 }
 
-/// The bundle of the task's commits; `None` if the base has all of them.
+/// `None` if the base has all commits.
 pub(crate) fn bundle_of(
     errand: &GitJob<'_>,
     handback: &ChangeSet,
@@ -53,8 +52,7 @@ pub(crate) fn bundle_of(
     git::bundle(errand, &Work { base: base.0, base_commit: base.1, changes, commit, branch })
 }
 
-/// Opens and pins the base of an ended task: a checkout of the store, or the task's folder. Refuses another folder at
-/// that path.
+/// Opens and pins the base; refuses another folder at the task folder's path.
 pub(super) fn hold_base(store: &Store, id: &str, base: &Path) -> Result<Pinned> {
     let opened = open_base(store, base)?;
     let folder = store.record(id)?.folder.filter(|_| !base.starts_with(store.root()));
@@ -67,7 +65,7 @@ pub(super) fn hold_base(store: &Store, id: &str, base: &Path) -> Result<Pinned> 
     Ok(pinned)
 }
 
-/// Bundles the commits of an ended task on the agent's branch. The caller has one thread.
+/// Bundles an ended task's commits on the agent's branch. Needs a process with one thread.
 pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
     crate::process::require_one_thread()?;
     let step = || format!("export the commits of `{id}`");
@@ -104,9 +102,8 @@ pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
         budget,
         control: &RefCell::default(), // the task has ended
     };
-    // Lock it like a running task, against concurrent removal or export.
+    // Against concurrent removal or export.
     let _lock = crate::files::Lock::wait(&store.task(id).join("export.lock"))?;
-    // After a kill the next command reaps the couriers, as it does for a running task.
     let _alive = store.begin(id)?;
     match bundle_of(&errand, changes, (&base, commit_in), &head.commit, &branch).doing(step)? {
         Some(path) => Ok(Exported { path, commit: head.commit, branch }),

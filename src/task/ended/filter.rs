@@ -1,4 +1,4 @@
-//! Conditions on tasks: by label, by status or outcome, by name.
+//! Conditions on tasks.
 
 use super::index::Summary;
 use crate::error::{Error, Kind, Result};
@@ -7,22 +7,22 @@ use crate::task::definition::naming::checked_key;
 use crate::task::store::Status;
 use std::str::FromStr;
 
-/// The states of a health check. The third one is an outcome as well.
+/// `Unhealthy` is an outcome as well.
 const HEALTH: [&str; 2] = [HealthState::Starting.word(), HealthState::Healthy.word()];
 
-/// One condition on a task.
+/// A condition on a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Filter {
-    /// It has a label of this key, and of this value if one is given.
+    /// A label's key, and its value if given.
     Label(String, Option<String>),
-    /// Its status, its outcome or its health is this word.
+    /// The word of a status, an outcome or a health state.
     Status(String),
-    /// Its name.
+    /// The task's name.
     Name(String),
 }
 
 impl Filter {
-    /// `KEY` or `KEY=VALUE` of a label.
+    /// Parses `KEY` or `KEY=VALUE`.
     pub fn label(text: &str) -> Result<Filter> {
         let (key, value) = text.split_once('=').map_or((text, None), |(key, value)| (key, Some(value.to_owned())));
         Ok(Filter::Label(checked_key(key)?.to_owned(), value))
@@ -45,7 +45,6 @@ impl Filter {
 impl FromStr for Filter {
     type Err = Error;
 
-    /// `label=KEY`, `label=KEY=VALUE`, `status=WORD` or `name=NAME`.
     fn from_str(text: &str) -> Result<Filter> {
         match text.split_once('=') {
             Some(("label", label)) => Filter::label(label),

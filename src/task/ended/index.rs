@@ -1,8 +1,7 @@
-//! The index of ended tasks: one row each beside the records, for fast lists of ten thousand tasks.
+//! The index of ended tasks, one row each, for fast lists of ten thousand tasks.
 //!
-//! The index is a cache. The directory lists the tasks, and an ended task does not change, so a row stays valid. A
-//! missing or torn row is made again from the records. Rows of removed tasks are ignored; with too many of them the
-//! file is rewritten.
+//! A cache: an ended task does not change, so a row stays valid. A missing or torn row is made again from the records.
+//! Too many rows of removed tasks cause a rewrite.
 
 use super::reconcile::reconcile_one;
 use crate::error::{Error, Kind, Result};
@@ -19,11 +18,9 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 
 const NAME: &str = "index";
-/// The first line. A file of another version is rewritten.
+/// A file of another version is rewritten.
 const VERSION: &str = "brig index 2";
-/// The longest index.
 const LONGEST: u64 = 256 << 20;
-/// The number of stale rows that justifies a new file.
 const STALE: usize = 1000;
 
 /// A row of `brig task ls`.
@@ -33,11 +30,11 @@ pub struct Summary {
     pub id: String,
     /// Its status.
     pub status: Status,
-    /// Its outcome, once it has ended.
+    /// Its outcome, once ended.
     pub outcome: Option<String>,
     /// Its start.
     pub created: String,
-    /// Its duration in seconds, once it has ended.
+    /// Its duration in seconds, once ended.
     pub wall_seconds: Option<f64>,
     /// The command.
     pub command: Vec<String>,
@@ -51,7 +48,6 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The row of a task that has ended.
     pub(crate) fn of(receipt: &Receipt) -> Summary {
         Summary {
             id: receipt.id.clone(),
@@ -68,7 +64,6 @@ impl Summary {
 }
 
 impl Store {
-    /// A row, from the records.
     pub(crate) fn summary(&self, id: &str) -> Result<Summary> {
         let record = self.record(id)?;
         let receipt = self.receipt(id)?;
@@ -85,7 +80,7 @@ impl Store {
         })
     }
 
-    /// One row for each task, oldest first. Unreadable records are returned as errors.
+    /// One row a task, oldest first, and the errors of unreadable records.
     pub fn list(&self) -> Result<(Vec<Summary>, Vec<Error>)> {
         let text = files::read_bounded(&self.root().join(NAME), LONGEST).unwrap_or_default();
         let text = String::from_utf8(text).unwrap_or_default();
@@ -94,7 +89,7 @@ impl Store {
         let known = known.unwrap_or_default();
         let (half_gone, mut ids): (Vec<_>, Vec<_>) =
             self.names()?.into_iter().partition(|name| name.starts_with(REMOVED));
-        // Finish killed removals. What cannot be removed is a leak.
+        // Finish killed removals; what stays is a leak.
         half_gone.iter().for_each(|name| drop(crate::files::remove_directory(&self.tasks().join(name))));
         ids.retain(|name| !name.starts_with('.'));
         crate::task::store::sort_by_age(&mut ids);
@@ -116,22 +111,21 @@ impl Store {
                     }
                     rows.push(row);
                 }
-                // It has just begun: its record is written while its sandbox is built.
+                // A new task's record is written while its sandbox is built.
                 Err(error) if error.kind() == Kind::NotFound && self.status(id)? == Status::Running => {}
                 Err(error) => unread.push(error),
             }
         }
-        // Without permission to write, list all the same.
+        // Without write permission, list all the same.
         let _ =
             if !is_current || known.len() > ids.len() + STALE { self.write_index(&rows) } else { self.append(&new) };
         Ok((rows, unread))
     }
 
-    /// Adds the row of a task that has just ended.
     pub(crate) fn remember(&self, receipt: &Receipt) {
         let mut line = String::new();
         write(&mut line, &Summary::of(receipt));
-        // The next list adds it otherwise.
+        // The next list adds it.
         let _ = self.append(&line);
     }
 
@@ -153,7 +147,7 @@ impl Store {
     }
 }
 
-/// The rows by id; `None` for another version. The first line may occur twice.
+/// `None` for another version. The first line may occur twice.
 fn parse(text: &str) -> Option<HashMap<&str, &str>> {
     let mut lines = text.lines();
     if lines.next() != Some(VERSION) {
@@ -162,8 +156,8 @@ fn parse(text: &str) -> Option<HashMap<&str, &str>> {
     Some(lines.filter_map(|line| Some((line.split_once('\t')?.0, line))).collect())
 }
 
-/// `ID OUTCOME CREATED SECONDS TEXTS`, separated by tabs; the last is command, name and labels as JSON, in which a tab
-/// is escaped.
+/// `ID OUTCOME CREATED SECONDS TEXTS`, separated by tabs. `TEXTS` is command, name and labels as JSON, which escapes
+/// tabs.
 fn write(text: &mut String, row: &Summary) {
     let texts = serde_json::to_string(&(&row.command, &row.name, &row.labels)).unwrap_or_default();
     let outcome = row.outcome.as_deref().unwrap_or_default();
@@ -236,7 +230,6 @@ mod tests {
         let (rows, unread) = store.list().unwrap();
         assert_eq!(rows.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), ["a1"]);
         assert_eq!(unread.len(), 1, "a2 has no record");
-        // Invalid rows and a torn end are skipped, and another version is rewritten.
         std::fs::write(directory.path().join(NAME), "brig index 9\n\u{1}").unwrap();
         assert_eq!(store.list().unwrap().0.len(), 0);
         assert!(std::fs::read_to_string(directory.path().join(NAME)).unwrap().starts_with(VERSION));

@@ -1,8 +1,8 @@
-//! Workspaces kept after their attempt: continued in a new sandbox, forked, discarded.
+//! Kept workspaces: continued in a new sandbox, forked, discarded.
 //!
-//! The kept file is the sandbox's own disk, with the workspace, the home and the changes of the root; the host never
-//! mounts it. A new sandbox mounts it with an empty `/tmp`. One task has it at a time; a fork gets a copy. The changes of
-//! a root belong to one image, by its digest, or to one folder. That image stays in the store for as long as the disk.
+//! The kept file is the sandbox's disk: workspace, home, root changes. The host never mounts it; a new sandbox mounts
+//! it with an empty `/tmp`. One task has it at a time; a fork gets a copy. Root changes belong to one image, by its
+//! digest, or to one folder. The image stays in the store as long as the disk.
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Durability};
@@ -27,39 +27,28 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-/// The disk of a task whose workspace may be kept.
 pub(crate) const IMAGE: &str = "workspace.img";
 
-/// The data for showing a kept workspace again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Note {
     schema: u32,
-    /// The base of the workspace.
     pub base: Option<PathBuf>,
-    /// Its commit.
     pub commit: Option<String>,
-    /// Its network.
     network: Written,
-    /// Its git settings.
     git: Vec<(String, String)>,
-    /// The uses of its secrets at the broker.
     #[serde(default)]
     broker: Vec<Brokered>,
-    /// Where its commits go, and what is needed to reach that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     push: Option<KeptPush>,
-    /// The image of its root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     image: Option<KeptImage>,
-    /// The identity of the folder that is its root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rootfs: Option<FolderIdentity>,
-    /// Whether its sandbox stays without a command.
     #[serde(default)]
     holds: bool,
 }
 
-/// The push of a kept task, without what is secret.
+/// The push of a kept task, without secrets.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct KeptPush {
     to: PushOptions,
@@ -82,7 +71,7 @@ impl KeptPush {
         })
     }
 
-    /// Sets the options of a task's push, with the values that the caller gives again.
+    /// The caller gives secrets again and may replace the rest.
     fn apply_to(self, given: GitOptions, git: &mut GitOptions) -> Result<()> {
         for (needs, source, flag) in
             [(self.credential, &given.credential, "--git-credential"), (self.ssh_key, &given.ssh_key, "--git-ssh-key")]
@@ -102,7 +91,7 @@ impl KeptPush {
     }
 }
 
-/// The image of a kept root, and what the caller replaced in its configuration.
+/// A root's image, and what the caller replaced in its configuration.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct KeptImage {
     reference: String,
@@ -111,7 +100,7 @@ struct KeptImage {
     user: Option<String>,
     working_directory: Option<String>,
     stop_signal: Option<String>,
-    /// How many of the last words of the record's command are the caller's; the image has the others.
+    /// How many last words of the command are the caller's; the image has the others.
     words: usize,
 }
 
@@ -134,7 +123,6 @@ impl KeptImage {
     }
 }
 
-/// Refuses to keep a workspace that could not be continued.
 pub(crate) fn check(definition: &Definition) -> Result<()> {
     if !definition.changes && (definition.git.push.is_some() || definition.keep != Keep::No) {
         let words = "nothing of the workspace is to be left, and yet it is to be kept or pushed";
@@ -157,13 +145,13 @@ pub(crate) fn check_owners(definition: &Definition, options: &Options) -> Result
         .hint("run it as root, or take its changes with `brig task diff` and `apply`"))
 }
 
-/// Saves the files of a sandbox that are in memory, in place of an earlier sandbox's.
+/// Saves the files in memory, in place of an earlier sandbox's.
 pub(crate) fn save(scratch: BorrowedFd<'_>, directory: &Path) -> Result<()> {
     let pack = |file: &mut File| pack_kept(scratch, BufWriter::new(file)).map_err(std::io::Error::other);
     files::replace_by(&directory.join(IMAGE), 0o600, Durability::Cached, pack).doing(|| "keep the files of the sandbox")
 }
 
-/// Records what a workspace and its root begin with before the sandbox begins, so that a crash keeps them too.
+/// Notes what workspace and root begin with before the sandbox starts, so that a crash keeps them too.
 pub(crate) fn note(
     store: &Store,
     id: &str,
@@ -195,7 +183,6 @@ pub(crate) fn note(
     json::write(&store.task(id).join(NOTE), &note)
 }
 
-/// The note about a task's kept workspace.
 pub(crate) fn read_note(store: &Store, id: &str) -> Result<Note> {
     let nothing = || {
         let error = Error::new(Kind::State, format!("nothing was kept of the task `{id}`"));
@@ -211,14 +198,14 @@ pub(crate) fn read_note(store: &Store, id: &str) -> Result<Note> {
     note_of(store, id).map_err(|error| if error.kind() == Kind::NotFound { nothing() } else { error })
 }
 
-/// The note of a task, whose disk may be with another task now.
+/// Another task may have the disk.
 fn note_of(store: &Store, id: &str) -> Result<Note> {
     let bytes = files::read_bounded(&store.task(id).join(NOTE), 1 << 20)?;
     serde_json::from_slice(&bytes)
         .map_err(|cause| Error::new(Kind::Record, cause.to_string()).doing(format!("read `{NOTE}` of `{id}`")))
 }
 
-/// The note and the file that a task goes on from: a checkpoint, or the last state.
+/// The note and file of a checkpoint, or of the last state.
 pub(crate) fn origin(store: &Store, id: &str, checkpoint: Option<&str>) -> Result<(Note, PathBuf)> {
     let Some(name) = checkpoint else { return Ok((read_note(store, id)?, store.task(id).join(IMAGE))) };
     let path = checkpoint_path(&store.task(id), name)?;
@@ -233,17 +220,16 @@ pub(crate) fn origin(store: &Store, id: &str, checkpoint: Option<&str>) -> Resul
     Ok((note_of(store, id)?, path))
 }
 
-/// Whether a task has a disk or checkpoints that another one can go on from.
 pub(crate) fn has_state(store: &Store, id: &str) -> bool {
     [IMAGE, CHECKPOINTS].iter().any(|name| store.task(id).join(name).exists())
 }
 
-/// The checkout that a task with such a state needs.
+/// The checkout that a task with a disk or checkpoints needs.
 pub(super) fn needed_base(store: &Store, id: &str) -> Option<PathBuf> {
     has_state(store, id).then(|| note_of(store, id).ok()?.base)?
 }
 
-/// The task that continued the workspace of `id`, if any.
+/// The last task that continued the workspace.
 fn holder(store: &Store, id: &str) -> Option<String> {
     let ids = store.ids().ok()?;
     let mut holder = id.to_owned();
@@ -257,31 +243,31 @@ fn holder(store: &Store, id: &str) -> Option<String> {
     (holder != id && store.task(&holder).join(IMAGE).exists()).then_some(holder)
 }
 
-/// Moves the disk of one task to another, which has its note already.
+/// The new task must have its note already.
 pub(crate) fn take_over(store: &Store, from: &str, id: &str) -> Result<()> {
     std::fs::rename(store.task(from).join(IMAGE), store.task(id).join(IMAGE))
         .map_err(|cause| files::failed(cause, format!("take over the workspace of `{from}`")))
 }
 
-/// Changes of a continued task.
+/// A continued task's changes.
 #[derive(Clone, Debug, Default)]
 pub struct Changed {
-    /// The command. Default: the same.
+    /// Default: the same.
     pub command: Option<Vec<OsString>>,
-    /// The variables, whose values are not recorded.
+    /// Variables; no record has values.
     pub environment: Vec<(OsString, OsString)>,
-    /// The secrets, whose values are not recorded.
+    /// Secrets; no record has values.
     pub secrets: Vec<Secret>,
     /// Flags of other limits.
     pub limits: GivenFlags,
-    /// How the remote of its push is reached.
+    /// The way to its push's remote.
     pub git: GitOptions,
     /// The process whose end ends the new task.
     pub end_with: Option<Caller>,
 }
 
 impl Changed {
-    /// The changes that flags ask for: variables, secrets, limits, and how the remote of a push is reached.
+    /// Sorts flags into variables, secrets, limits, and the way to a push's remote.
     pub fn new(command: Option<Vec<OsString>>, flags: GivenFlags) -> Result<Changed> {
         let mut given = Definition::new(Vec::new());
         set_each(&flags, &mut given)?;
@@ -291,7 +277,7 @@ impl Changed {
         Ok(Changed { command, environment: sandbox.environment, secrets, limits, git, end_with })
     }
 
-    /// Takes the variables and secrets that are not given again from the task's profile, if that is still the same.
+    /// Takes what is not given again from the task's profile, if unchanged.
     fn with_profile(mut self, record: &Record) -> Result<Changed> {
         let Some(again) = unchanged_profile(record) else { return Ok(self) };
         self.git.credential = self.git.credential.or(again.git.credential);
@@ -306,18 +292,17 @@ impl Changed {
     }
 }
 
-/// The settings of the profile of a task, if its file has not changed since.
 pub(super) fn unchanged_profile(record: &Record) -> Option<Definition> {
     let used = record.profile.as_ref()?;
     let mut again = Definition::new(Vec::new());
-    // A missing or changed profile is ignored: the caller must give missing values.
+    // Ignore a missing or changed profile: the caller must give missing values.
     read_profile(&used.path, &mut again).ok()?;
     again.profile.as_ref().is_some_and(|now| now.sha256 == used.sha256).then_some(again)
 }
 
 impl Store {
-    /// The definition of a task that continues `id`: the same profile, with other limits where the machine's rules allow
-    /// them.
+    /// The definition of a task that continues `id`: the same profile, with other limits where the machine's rules
+    /// allow them.
     ///
     /// A fork gets a copy of the last state, or of a checkpoint, which a running task may have too.
     pub fn continued(&self, id: &str, changed: Changed, fork: Option<Fork>) -> Result<Definition> {
@@ -365,7 +350,7 @@ impl Store {
         definition.sandbox.limits = record.limits.clone();
         set_flags(&changed.limits, &mut definition)?;
         definition.workspace = record.workspace;
-        // Before the choice, every workspace was there.
+        // Old records have no path; every workspace was at this one.
         definition.at = Some(record.at.unwrap_or_else(|| crate::sandbox::WORKSPACE.into()));
         definition.sandbox.directory = record.directory;
         definition.image = note.image.map(KeptImage::wish);
@@ -380,7 +365,7 @@ impl Store {
         definition.sandbox.mounts = record.mounts;
         definition.sandbox.volumes = record.volumes;
         definition.sandbox.home = record.home;
-        // Another command runs, and does not hold.
+        // With another command it does not hold.
         definition.sandbox.holds = note.holds && is_same_command;
         definition.sandbox.hidden.flags = record.hide;
         definition.sandbox.may_degrade = record.may_degrade;
@@ -393,7 +378,7 @@ impl Store {
         definition.ignored = record.ignored;
         definition.canary = record.canary;
         definition.profile = record.profile;
-        // A fork runs beside others: it has the labels alone.
+        // A fork runs beside others and takes only the labels.
         let name = record.name.filter(|_| !is_fork || keeps_name);
         definition.naming = Naming { name, is_optional: true, replaces: false, labels: record.labels };
         definition.stream_json = record.stream_json;
@@ -421,18 +406,17 @@ impl Store {
 pub struct Fork {
     /// The checkpoint. Default: the last state of an ended task.
     pub checkpoint: Option<String>,
-    /// Whether it takes the name too: it replaces the task.
+    /// Whether it takes the name too, to replace the task.
     pub keeps_name: bool,
 }
 
 impl Store {
-    /// The checkpoints of a task, oldest first.
+    /// A task's checkpoints, oldest first.
     pub fn checkpoints(&self, id: &str) -> Result<Vec<Checkpoint>> {
         checkpoints(&self.task(id)).doing(|| format!("list the checkpoints of the task `{id}`"))
     }
 }
 
-/// Removes the disk, the checkpoints and their note.
 pub(crate) fn discard(store: &Store, id: &str) -> Result<bool> {
     let checkpoints = store.task(id).join(CHECKPOINTS);
     let mut found = checkpoints.exists();
@@ -450,7 +434,7 @@ pub(crate) fn discard(store: &Store, id: &str) -> Result<bool> {
     Ok(found)
 }
 
-/// The caller's part of the command: the image adds its own words before it.
+/// The image adds its own words before the caller's.
 fn command(record: &Record, note: &Note, changed: Option<Vec<OsString>>) -> Result<Vec<OsString>> {
     if let Some(command) = changed {
         return Ok(command);
@@ -465,7 +449,6 @@ fn command(record: &Record, note: &Note, changed: Option<Vec<OsString>>) -> Resu
     Ok(record.command[before..].iter().map(OsString::from).collect())
 }
 
-/// The workspace's tree in the note.
 pub(crate) fn workspace(note: &Note, source: &WorkspaceSource) -> Result<crate::sandbox::Workspace> {
     match (&note.base, source) {
         (None, WorkspaceSource::Empty) => Ok(crate::sandbox::Workspace::Empty),

@@ -23,18 +23,18 @@ pub struct PruneOptions {
     pub keep: Option<usize>,
     /// The oldest tasks, until the rest takes at most this many bytes.
     pub max_size: Option<u64>,
-    /// Only tasks that fulfil all of these. With nothing else given, all of them.
+    /// Only tasks that fulfil all filters, and without other options all of those.
     pub filters: Vec<Filter>,
     /// Only kept workspaces, not the records.
     pub workspaces_only: bool,
-    /// Only report what would be removed.
+    /// Only report.
     pub dry_run: bool,
 }
 
 /// A removed object, or with `dry_run` a candidate.
 #[derive(Clone, Debug, Serialize)]
 pub struct Pruned {
-    /// `task`, or `repository` for a checkout or a mirror of one.
+    /// `task`, or `repository` for a checkout or mirror.
     pub kind: &'static str,
     /// The task's id, or the path.
     pub id: String,
@@ -43,7 +43,7 @@ pub struct Pruned {
 }
 
 impl Store {
-    /// Removes ended tasks, oldest first. Never removes a running task.
+    /// Removes ended tasks, oldest first; never a running one.
     pub fn prune(&self, options: &PruneOptions) -> Result<Vec<Pruned>> {
         let (mut rows, _) = self.list()?;
         rows.sort_by(|one, other| one.created.cmp(&other.created)); // ids of one second are not ordered
@@ -103,7 +103,6 @@ impl Store {
                 bytes,
             }));
         }
-        // The error of one does not stop the others.
         let count = failed.len();
         match failed.into_iter().next() {
             None => Ok(gone),
@@ -111,25 +110,25 @@ impl Store {
         }
     }
 
-    /// Removes an ended task with all its data, even if its records are unreadable.
+    /// Removes an ended task with all its data, even with unreadable records.
     pub fn remove(&self, id: &str) -> Result<()> {
         if self.status(id)? == Status::Running {
             return Err(Error::new(Kind::State, format!("the task `{id}` is running"))
                 .hint(format!("end it first: brig task stop {id}")));
         }
         let name = self.record(id).ok().and_then(|record| record.name);
-        // Renamed in one step: a crash leaves no half of a task in sight.
+        // A crash leaves no visible half of a task.
         let hidden = self.hidden(id);
-        // A list of tasks finishes killed removals, and may do so for this one.
+        // A list of tasks finishes killed removals, perhaps this one.
         std::fs::rename(self.task(id), &hidden)
             .and_then(|()| files::remove_directory(&hidden))
             .map_err(|cause| files::failed(cause, format!("remove the task `{id}`")))?;
         name.map_or(Ok(()), |name| self.release_name(&name, id))?;
-        // Its remains, which could not be reaped while its record was there.
+        // With its record its remains could not be reaped.
         reap_one(self, id).map(|_| ())
     }
 
-    /// The checkouts that tasks of this store, except `leaving`, continue from or compare with.
+    /// The checkouts that tasks except `leaving` need.
     fn bases_of_tasks(&self, leaving: &BTreeSet<String>) -> Result<BTreeSet<OsString>> {
         let mut needed = BTreeSet::new();
         for id in self.ids()?.into_iter().filter(|id| !leaving.contains(id)) {
@@ -140,7 +139,7 @@ impl Store {
         Ok(needed)
     }
 
-    /// Refuses when the disk of the store has less than `least` bytes or few inodes free.
+    /// Refuses a disk with less than `least` bytes or few inodes free.
     pub(crate) fn has_room(&self, least: u64) -> Result<()> {
         const FILES: u64 = 1000;
         let there = self.root().ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
@@ -162,10 +161,9 @@ impl Store {
     }
 }
 
-/// The default for bytes kept free.
 const LEAST: u64 = 256 << 20;
 
-/// Bytes kept free on the disk of the store: `BRIG_MIN_FREE`, or 256 MiB. Ignores the caller's variable in hosted mode.
+/// Bytes kept free on the store's disk: `BRIG_MIN_FREE`, or 256 MiB. Hosted mode ignores the caller's variable.
 pub(crate) fn least_free(is_hosted: bool) -> Result<u64> {
     if is_hosted {
         return Ok(LEAST);

@@ -1,7 +1,7 @@
-//! Pushes the commits of an ended task: once more after a push that failed, or for the first time.
+//! Pushes an ended task's commits, for the first time or after a failed push.
 //!
-//! The steps are those at the end of a task. The commits are copied by id into a bundle and checked, and a courier pushes
-//! the bundle. A push is fast-forward only, so that it may be repeated.
+//! The steps are those at the end of a task: commits are copied by id into a checked bundle, which a courier pushes. A
+//! push is fast-forward only, so it may be repeated.
 
 use super::export::{bundle_of, head_of, hold_base};
 use super::keep::unchanged_profile;
@@ -23,16 +23,16 @@ use std::cell::RefCell;
 pub struct Pushed {
     /// Its result.
     pub state: PushState,
-    /// The commit at which the workspace ended.
+    /// The last commit of the workspace.
     pub commit: String,
-    /// The branch of the remote.
+    /// The remote branch.
     pub branch: String,
-    /// What the commits name and a push does not carry, as in [`Push`].
+    /// What the commits name and a push leaves, as in [`Push`].
     pub left_behind: Vec<String>,
 }
 
-/// Pushes the commits of an ended task to its own repository, or those of a folder to `to`. `flags` name the branch and
-/// how the remote is reached. The receipt names the last push. The caller has one thread.
+/// Pushes an ended task's commits to its own repository, or a folder's to `to`. `flags` name the branch and the way to
+/// the remote. The receipt names the last push. Needs a process with one thread.
 pub fn push_commits(store: &Store, id: &str, to: Option<&str>, flags: &GivenFlags) -> Result<Pushed> {
     crate::process::require_one_thread()?;
     let step = || format!("push the commits of `{id}`");
@@ -53,7 +53,7 @@ pub fn push_commits(store: &Store, id: &str, to: Option<&str>, flags: &GivenFlag
         let error = Error::new(Kind::Usage, "the task was not to push, so that it names no branch");
         return Err(error.doing(step()).hint("name one: --push-branch agent/NAME"));
     };
-    // As for a new task: the machine's rules hold for the remote, its address and the sources of secrets.
+    // The machine's rules hold for the remote, its address and the secrets' sources, as for a new task.
     let admitted = admit(store, &definition)?;
     let is_hosted = admitted.is_some();
     let (definition, mut pinned) =
@@ -92,9 +92,9 @@ pub fn push_commits(store: &Store, id: &str, to: Option<&str>, flags: &GivenFlag
         budget: &budget,
         control: &RefCell::default(), // the task has ended
     };
-    // Lock it like a running task, against concurrent removal, export or push.
+    // Against concurrent removal, export or push.
     let _lock = crate::files::Lock::wait(&store.task(id).join("export.lock"))?;
-    // After a kill the next command reaps the couriers, as it does for a running task.
+    // After a kill the next command reaps the couriers.
     let _alive = store.begin(id)?;
     let mut push = Push::failed(&wanted.branch);
     let base = Base { path: base, commit: commit_in, identity };
@@ -118,7 +118,6 @@ pub fn push_commits(store: &Store, id: &str, to: Option<&str>, flags: &GivenFlag
     Ok(Pushed { state: done.doing(step)?, commit: head.commit, branch: wanted.branch, left_behind })
 }
 
-/// The repository that takes the commits.
 fn remote_of(record: &Record, to: Option<&str>) -> Result<String> {
     let usage = |why: &str, hint: &str| Err(Error::new(Kind::Usage, why.to_owned()).hint(hint));
     match (&record.workspace, to) {

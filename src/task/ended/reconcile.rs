@@ -1,4 +1,4 @@
-//! Finds and removes the remains of dead supervisors. The next command does it: brig has no daemon.
+//! Removes the remains of dead supervisors. The next command does it: brig has no daemon.
 //!
 //! The kernel has ended the sandbox's processes, mounts, namespaces and loop device. The cgroup, the lock's name and a
 //! record without a receipt remain.
@@ -16,15 +16,13 @@ use crate::task::store::{EVENTS, LOG, REMOVED, Status, Store, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The most volumes of a task.
 const MOST_VOLUMES: usize = 8;
-/// Names that a start examines for remains. Each costs four system calls.
 const MOST_AT_START: usize = 16;
-/// Interval and number of checks for objects that the kernel removes late.
+/// Checks for objects that the kernel removes late.
 const MOMENT: Duration = Duration::from_millis(100);
 const MOMENTS: u32 = 20;
 
-/// A remaining object of a task that is gone.
+/// A remaining object of a gone task.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Leak {
     /// Its kind.
@@ -33,16 +31,15 @@ pub struct Leak {
     pub path: PathBuf,
 }
 
-/// Removes the remains of this store's dead supervisors, and writes the missing receipts. Without remains it costs one
-/// read of a directory and four system calls for each live task. An object that cannot be removed stays for [`leaks`]:
-/// a broken record must not stop other tasks.
+/// Removes the remains of dead supervisors, and writes missing receipts. Without remains it costs one read of a
+/// directory and four system calls a live task. What cannot be removed stays for [`leaks`]: a broken record must not
+/// stop other tasks.
 pub fn reap(store: &Store) -> Result<Vec<String>> {
     Ok(reap_among(store, live_names(store)))
 }
 
-/// Like [`reap`], but examines at most [`MOST_AT_START`] names, whatever the number of live tasks. A start adds one
-/// name, so repeated starts remove more than they can leave. Successive starts begin at different names: `start` is the
-/// process ID, which grows.
+/// Like [`reap`] for at most [`MOST_AT_START`] names. A start adds one, so repeated starts remove more than they can
+/// leave. Each begins elsewhere: `start` is the process ID, which grows.
 pub(crate) fn reap_at_start(store: &Store, start: u32) -> Vec<String> {
     let mut names = live_names(store);
     if names.len() > MOST_AT_START {
@@ -53,7 +50,7 @@ pub(crate) fn reap_at_start(store: &Store, start: u32) -> Vec<String> {
     reap_among(store, names)
 }
 
-/// The names below the directory of live tasks, with whether each is a directory.
+/// The flag marks a directory.
 fn live_names(store: &Store) -> Vec<(String, bool)> {
     let Ok(entries) = std::fs::read_dir(store.live()) else { return Vec::new() };
     let named = entries.filter_map(|entry| {
@@ -63,7 +60,7 @@ fn live_names(store: &Store) -> Vec<(String, bool)> {
     named.collect()
 }
 
-/// Reaps those of these names that no process holds. Returns the tasks among them.
+/// Reaps names that no process holds; returns the tasks.
 fn reap_among(store: &Store, names: Vec<(String, bool)>) -> Vec<String> {
     let mut reaped = Vec::new();
     for (name, is_directory) in names {
@@ -92,7 +89,7 @@ impl Store {
     }
 }
 
-/// Reconciles a lost task without a lock for [`reap`]: its supervisor could not write the receipt.
+/// Its supervisor could not write the receipt, and left no lock for [`reap`].
 pub(crate) fn reconcile_one(store: &Store, id: &str) -> Result<()> {
     if store.status(id)? == Status::Lost {
         store.begin(id)?.leave();
@@ -101,20 +98,20 @@ pub(crate) fn reconcile_one(store: &Store, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// Reaps one name. `false` if it runs or cannot be reaped; then its name stays for another attempt.
+/// `false` if it runs or cannot be reaped; its name stays for another attempt.
 pub(crate) fn reap_one(store: &Store, name: &str) -> Result<bool> {
     let path = store.live().join(name);
     let Attempt::Taken(_lock) = Lock::attempt(&path)? else { return Ok(false) };
-    // A name with a dot is a task before its start, without other objects.
+    // A dot marks a task before its start, without other objects.
     if !name.starts_with('.') && !remove_remains(store, name)? {
         return Ok(false);
     }
-    // A missing name was reaped by another command.
+    // Another command may have reaped the name.
     let _ = std::fs::remove_file(path);
     Ok(true)
 }
 
-/// Removes the remains of a task. Returns whether all are gone.
+/// Whether all remains are gone.
 fn remove_remains(store: &Store, id: &str) -> Result<bool> {
     let mut cleanup = Cleanup::default();
     let mut note = |what: String, done: Result<bool>| match done {
@@ -139,7 +136,7 @@ fn remove_remains(store: &Store, id: &str) -> Result<bool> {
     }
     let begun = match store.record(id) {
         Ok(begun) => begun,
-        // Killed before its record: there is nothing to report.
+        // Killed before its record: nothing to report.
         Err(error) if error.kind() == Kind::NotFound && !has_work(&directory) => {
             return files::remove_directory(&directory)
                 .map(|_| is_gone)
@@ -156,7 +153,6 @@ fn remove_remains(store: &Store, id: &str) -> Result<bool> {
     Ok(is_gone)
 }
 
-/// The report of a task without a receipt, from its events.
 fn last_seen(directory: &Path, begun: &Record) -> Report {
     let error = Error::new(Kind::Lost, "its supervisor ended without a word").hint(format!(
         "see what it wrote until then: brig task logs {}; whether the machine had run out of memory: dmesg",
@@ -187,7 +183,7 @@ fn last_seen(directory: &Path, begun: &Record) -> Report {
     }
 }
 
-/// Whether a task has a receipt. A receipt torn by a crash of the machine is renamed, and a new one is written.
+/// A receipt torn by a crash of the machine is renamed, and counts as missing.
 fn has_receipt(store: &Store, id: &str) -> Result<bool> {
     match store.receipt(id) {
         Err(error) if error.kind() == Kind::Record => {
@@ -200,7 +196,7 @@ fn has_receipt(store: &Store, id: &str) -> Result<bool> {
     }
 }
 
-/// Whether a task's directory has work that cannot be made again.
+/// Whether a directory has work that cannot be made again.
 fn has_work(directory: &Path) -> bool {
     [keep::IMAGE, sandbox::CHECKPOINTS, git::COMMITS].iter().any(|name| directory.join(name).exists())
 }
@@ -252,7 +248,7 @@ pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
     Ok(found)
 }
 
-/// Network devices of sandboxes that are gone. The kernel removes one a moment after the last process of its sandbox.
+/// The kernel removes a device a moment after the last process of its sandbox.
 fn devices(store: &Store) -> Vec<Leak> {
     let mut found = sandbox::left_devices(&store.id_ranges());
     for _ in 0..MOMENTS {
@@ -265,8 +261,7 @@ fn devices(store: &Store) -> Vec<Leak> {
     found.into_iter().map(|name| Leak { kind: "network device".into(), path: name.into() }).collect()
 }
 
-/// Whether a group without a task of this store is abandoned. Groups of other stores are beside it, and a new group is
-/// empty until its first process.
+/// Other stores' groups are beside this store's, and a new group is empty until its first process.
 fn is_abandoned(group: &std::path::Path) -> bool {
     const JUST_MADE: Duration = Duration::from_secs(10);
     let processes = std::fs::read_to_string(group.join("cgroup.procs"));
@@ -275,8 +270,8 @@ fn is_abandoned(group: &std::path::Path) -> bool {
     processes.is_ok_and(|text| text.is_empty()) && age.is_some_and(|age| age > JUST_MADE)
 }
 
-/// Loop devices on images whose paths begin so, if there are more than `most`. The kernel detaches one a moment after
-/// its last mount, so a candidate is checked again.
+/// Loop devices on images with these path prefixes, if more than `most`. The kernel detaches one a moment after its
+/// last mount.
 fn loop_devices(prefixes: &[&str], most: usize) -> Vec<Leak> {
     let mut found = attached(prefixes);
     for _ in 0..MOMENTS {
@@ -306,7 +301,6 @@ mod tests {
     use super::*;
     use crate::task::records::record::tests::FIRST;
 
-    /// A store with a task of this record, whose supervisor has died.
     fn dead(store: &Store, id: &str, record: Option<&str>) -> PathBuf {
         store.begin(id).unwrap().leave();
         let directory = store.make(id).unwrap();
@@ -335,7 +329,6 @@ mod tests {
         assert!(kept.join(keep::IMAGE).exists() && torn.exists() && unknown.exists() && !unfinished.exists());
         let told: Vec<_> = leaks(&store).unwrap().into_iter().map(|leak| leak.path).collect();
         assert!(["kept", "torn", "unknown"].iter().all(|id| told.contains(&store.live().join(id))), "{told:?}");
-        // The user can remove them.
         for id in ["kept", "torn", "unknown"] {
             assert_eq!(store.status(id).unwrap(), Status::Lost);
             store.remove(id).unwrap();
