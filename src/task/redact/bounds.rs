@@ -1,4 +1,4 @@
-//! Tests the bounds of held bytes and of work for hostile text: both are the host's memory and time.
+//! Bounds of held bytes and of work for hostile text: both are the host's memory and time.
 
 use super::needles::MOST_BREAKS;
 use super::shapes::SHAPES;
@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 
 const KEY: &[u8] = b"correct-horse-battery";
 const LINES: &[u8] = b"first line of the key\nsecond line of the key\nthird";
-/// The longest wait of a shape: a signed token's first two parts.
+/// A signed token's first two parts.
 const LONGEST_SHAPE: usize = (16 << 10) + 64;
 
 fn patterns() -> Patterns {
@@ -17,7 +17,6 @@ fn patterns() -> Patterns {
     patterns
 }
 
-/// The most bytes held while this passes, and the bytes walked.
 fn most_held(text: &[u8], piece: usize) -> (usize, u64) {
     let patterns = patterns();
     let (mut stream, mut out, mut most) = (Stream::default(), Vec::new(), 0);

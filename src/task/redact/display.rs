@@ -1,12 +1,12 @@
-//! Characters that make text look like other text. Every display of a sandbox's text checks them.
+//! Characters that make text look like other text: every display of a sandbox's text checks them.
 
-/// Whether a character changes the direction of the text, or begins a line without a line end.
+/// Whether a character changes text direction, or begins a line without a line end.
 pub fn reorders_text(character: char) -> bool {
     matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether a character reorders text or is invisible: format characters, fillers, variation selectors, tags.
-/// (Unicode's `Default_Ignorable_Code_Point`, and U+2800, a blank but not a space.)
+/// Whether a character reorders text or is invisible: Unicode's `Default_Ignorable_Code_Point`, and U+2800, a blank but
+/// not a space.
 pub fn is_deceptive(character: char) -> bool {
     reorders_text(character)
         || matches!(

@@ -1,28 +1,25 @@
-//! Finds values in dumps: lines of `xxd`, `hexdump` and `od`, with bytes in hexadecimal and the same bytes as letters.
+//! Finds values in lines of `xxd`, `hexdump` and `od`.
 //!
-//! [`WINDOW`] bytes of a value in a row on one line identify it, in any grouping; the rest of that line is hidden. A
-//! line with fewer bytes stays visible, and so do up to three bytes before the first space.
+//! [`WINDOW`] successive bytes of a value on a line, in any grouping, identify it; the rest of the line is hidden.
+//! Fewer bytes stay visible, and so do up to three before the first space.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// Bytes that identify a value: the least length of a value.
 pub(super) const WINDOW: usize = super::SHORTEST;
-/// Later bytes of a value are not searched.
+/// Later bytes are not searched.
 const LONGEST: usize = 64 << 10;
 /// `hexdump` and `od` swap the two bytes of a word, and the first word may be incomplete.
 const READ: usize = WINDOW + 1;
 
-/// The result at a place of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dumped {
     No,
     /// The text ends inside a possible match.
     Begun,
-    /// Length in the text, and number of the value's name.
+    /// Length in the text, and the number of the value's name.
     Whole(usize, usize),
 }
 
-/// The windows of all values.
 #[derive(Clone, Default)]
 pub(super) struct Dumps {
     windows: HashMap<[u8; WINDOW], usize>,
@@ -30,7 +27,6 @@ pub(super) struct Dumps {
 }
 
 impl Dumps {
-    /// Adds a value.
     pub(super) fn add(&mut self, value: &[u8], name: usize) {
         let value = &value[..value.len().min(LONGEST)];
         for window in value.windows(WINDOW) {
@@ -50,12 +46,10 @@ impl Dumps {
         }
     }
 
-    /// The beginnings of all windows.
     pub(super) fn beginnings(&self) -> impl Iterator<Item = &[u8]> {
         self.beginnings.iter().map(<[u8; 4]>::as_slice)
     }
 
-    /// Compares the text's beginning with the windows.
     pub(super) fn parse_start(&self, text: &[u8], whole: bool) -> Dumped {
         let (mut bytes, mut at) = ([0; READ], 0);
         for count in 0..READ {

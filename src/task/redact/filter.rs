@@ -1,40 +1,35 @@
-//! The filter of possible places: one bit for each hash of three bytes, so that plain text costs the same with any
-//! number of secrets.
+//! The filter of possible places: one bit a hash of three bytes, so that plain text costs the same with any number of
+//! secrets.
 //!
-//! Only every second place is tested: its bit covers this byte and the one before. A packed search (SIMD) takes few
-//! patterns only, and the encodings of five secrets have more beginnings. bench/redact measures the speed.
+//! A bit covers a byte and the one before, so only every second place is tested. A packed search (SIMD) takes few
+//! patterns only; the encodings of five secrets have more beginnings. bench/redact measures the speed.
 
 use super::Candidate;
 
-/// Bits of a hash. The part of the table that a text uses stays in the first caches. With a hundred secrets in a
-/// hundred forms each, a line of text seldom has a false hit.
+/// The used part of the table stays in the first caches. A hundred secrets in a hundred forms each seldom make a false
+/// hit in a line.
 const BITS: u32 = 20;
 const WORDS: usize = 1 << (BITS - 6);
 
-/// With at most this many beginnings (the shapes alone), [`FEW_WORDS`] of each table are used: four pages instead of
-/// 64.
+/// With at most this many beginnings (the shapes alone), [`FEW_WORDS`] of each table are used: four pages, not 64.
 const FEW: usize = 256;
 const FEW_WORDS: usize = 1 << 10;
 
-/// Three bytes as a number.
 pub(super) type Gram = u32;
 
-/// A bit for each hash.
 type Table = Box<[u64; WORDS]>;
 
 #[derive(Clone)]
 pub(super) struct Filter {
     /// The used words of each table, a power of two, minus one.
     mask: usize,
-    /// A candidate begins here.
     begins: Table,
     /// A candidate begins here or one byte before.
     passes: Table,
-    /// Sorted by their beginnings.
+    /// Candidates by their beginnings, sorted.
     candidates: Vec<(Gram, Candidate)>,
-    /// Whether a candidate begins with this byte.
     first: Box<[bool; 256]>,
-    /// First pairs of bytes, sorted.
+    /// Sorted first pairs of bytes.
     pairs: Vec<[u8; 2]>,
 }
 
@@ -42,12 +37,12 @@ fn gram(bytes: [u8; 3]) -> Gram {
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0])
 }
 
-/// Multiplication spreads the three bytes over the upper half (Knuth's constant).
+/// Spreads the three bytes over the upper half (Knuth's constant).
 fn hash(gram: Gram) -> usize {
     (gram.wrapping_mul(0x9E37_79B1) >> (32 - BITS)) as usize
 }
 
-/// An empty table of zero pages of the kernel: a start pays only for those with a bit.
+/// Zero pages of the kernel: a start pays only for those with a bit.
 fn table() -> Table {
     vec![0; WORDS].into_boxed_slice().try_into().unwrap_or_else(|_| Box::new([0; WORDS]))
 }
@@ -63,7 +58,7 @@ fn bit(table: &Table, mask: usize, gram: Gram) -> u64 {
 }
 
 impl Filter {
-    /// The filter for these beginnings, each of three bytes or more.
+    /// Each beginning has at least three bytes.
     pub(super) fn of<'bytes>(beginnings: impl Iterator<Item = (&'bytes [u8], Candidate)>) -> Filter {
         let beginnings: Vec<_> = beginnings.collect();
         let mut filter = Filter {
@@ -101,9 +96,8 @@ impl Filter {
         self.pairs.push([one, two]);
     }
 
-    /// The next place from `from` on at which a candidate may begin.
     pub(super) fn next(&self, text: &[u8], from: usize) -> Option<usize> {
-        /// Bytes of one step: places 0, 2, 4, … 10.
+        /// One step tests places 0, 2, 4, … 10.
         const STEP: usize = 12;
         let (mask, mut at) = (self.mask, from);
         // Unrolled by hand: a size-optimised build does not unroll the loop, which takes three times as long.
@@ -125,7 +119,6 @@ impl Filter {
         self.begins_in(text, at.saturating_sub(1).max(from), text.len())
     }
 
-    /// The first place in `from..to` at which a candidate may begin.
     #[cold]
     fn begins_in(&self, text: &[u8], from: usize, to: usize) -> Option<usize> {
         let places = text.get(from..text.len().min(to + 2))?;
@@ -134,7 +127,6 @@ impl Filter {
         Some(from + found)
     }
 
-    /// The candidates that may begin at `at`.
     pub(super) fn candidates(&self, text: &[u8], at: usize) -> impl Iterator<Item = Candidate> + '_ {
         let wanted = match text.get(at..at + 3) {
             Some(three) => gram([three[0], three[1], three[2]]),

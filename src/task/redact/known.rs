@@ -1,11 +1,11 @@
 //! A cache for one text: the ends of runs of letters, and the next places of fixed words.
 //!
-//! A shape may begin at every third byte of a run, and each would walk to the run's end: `ghp_ghp_ghp_…` would cost
-//! quadratic time. With the cache each byte is walked once for each set, while places go forward.
+//! A shape may begin at every third byte of a run and walk to its end: `ghp_ghp_ghp_…` would cost quadratic time. With
+//! the cache each byte is walked once a set, while places go forward.
 
 use std::ops::Range;
 
-/// Cached runs of each set: a token of three parts uses three, from each of its places.
+/// Runs for each set: a token of three parts uses three from each of its places.
 const KEPT: usize = 4;
 
 /// A set of letters; comparable, unlike a function.
@@ -33,40 +33,33 @@ fn dashed(byte: u8) -> bool {
     word(byte) || byte == b'-'
 }
 
-/// How many of the first bytes are such letters.
 fn run(text: &[u8], letters: fn(u8) -> bool) -> usize {
     text.iter().position(|&byte| !letters(byte)).unwrap_or(text.len())
 }
 
-/// The cache of one text. A place is the rest of the text from there on.
+/// A place is the rest of the text from there on.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     length: usize,
     /// Runs of each set, from the requested place to their end.
     runs: [[Range<usize>; KEPT]; 2],
-    /// The run to replace next.
     oldest: [usize; 2],
     words: Vec<Searched>,
-    /// How many bytes were walked.
     #[cfg(test)]
     pub(super) walked: u64,
 }
 
-/// The searched range of a word.
 #[derive(Debug)]
 struct Searched {
     word: &'static [u8],
-    /// The word does not begin in this range.
     nowhere: Range<usize>,
 }
 
 impl Known {
-    /// An empty cache for a text of this length.
     pub(super) fn new(length: usize) -> Known {
         Known { length, ..Known::default() }
     }
 
-    /// How many of the first bytes of `rest` are such letters.
     pub(super) fn run(&mut self, rest: &[u8], letters: Letters) -> usize {
         let from = self.length - rest.len();
         let set = letters as usize;
@@ -81,14 +74,14 @@ impl Known {
         length
     }
 
-    /// The same for the first `most` bytes, without the cache: for short runs.
+    /// Like [`Known::run`] for short runs, without the cache.
     pub(super) fn short_run(&mut self, rest: &[u8], letters: fn(u8) -> bool, most: usize) -> usize {
         let length = run(&rest[..rest.len().min(most)], letters);
         self.walk(length);
         length
     }
 
-    /// The first whole occurrence of the word in the first `most` bytes of `rest`.
+    /// The first whole occurrence in `most` bytes.
     pub(super) fn find(&mut self, rest: &[u8], word: &'static [u8], most: usize) -> Option<usize> {
         let from = self.length - rest.len();
         let index = self.words.iter().position(|each| each.word == word).unwrap_or_else(|| {

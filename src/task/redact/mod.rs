@@ -1,16 +1,10 @@
-//! The redactor: every log, terminal, event, envelope and text artifact passes it before a reader gets it.
+//! The redactor: logs, terminals, events, envelopes and text artifacts pass it before a reader gets them. A word in
+//! square brackets replaces each secret's value and each token of a known shape.
 //!
-//! In: the values of the secrets in force ([`Patterns::add`]) and known shapes of tokens (`shapes`). Out: the same
-//! bytes, with a word in square brackets for each secret.
+//! [`Stream`] holds back only a possible beginning of a secret. Results do not depend on cuts between pieces, and a
+//! line without a candidate is never late. Held bytes and work are bounded: they are outside of the sandbox's limits.
 //!
-//! [`Stream`] holds back only the possible beginning of a secret. So the result does not depend on the cuts between
-//! pieces, and a line without a candidate is never late. For each byte a filter of three-byte beginnings (`filter`)
-//! comes first, then the exact comparison (`needles`, `shapes`).
-//!
-//! Held bytes and work have bounds that the sandbox cannot move: they are on the host, outside of all its limits.
-//!
-//! Not here: defence against an agent that encodes a secret in an unknown way. The egress rules limit what it can
-//! reach.
+//! An agent can encode a secret in an unknown way; egress rules limit what it can reach.
 
 pub(super) mod display;
 mod dumps;
@@ -35,7 +29,6 @@ use known::Known;
 use needles::{Compared, Needle};
 use shapes::{Match, SHAPES, Swallow};
 
-/// The patterns: every value in every form, and the shapes.
 #[derive(Clone)]
 pub(crate) struct Patterns {
     needles: Vec<Needle>,
@@ -44,7 +37,6 @@ pub(crate) struct Patterns {
     filter: Filter,
 }
 
-/// A candidate for a three-byte beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Candidate {
     Needle(usize),
@@ -52,53 +44,45 @@ enum Candidate {
     Dump,
 }
 
-/// The result at a place of a text.
+/// While a place waits, the part before `hold` is not affected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Nothing.
     No,
-    /// Undecided until more comes. The part before `hold` is not affected.
     Wait { hold: usize },
-    /// Text to hide, from this place on.
     Hide(Hide),
 }
 
-/// Text to hide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hide {
-    /// The place of the match. Its first bytes may stay visible.
+    /// The match's place. Its first bytes may stay visible.
     place: usize,
     from: usize,
     to: usize,
     label: Label,
-    /// Following text that belongs to it.
     swallow: Option<Swallow>,
 }
 
-/// The replacement for hidden text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Label {
     Secret(usize),
     Shape(&'static str),
 }
 
-/// The bytes of a value in every form; empty for a value that is too short.
 pub(super) fn forms(value: &[u8]) -> Vec<Vec<u8>> {
     needles::forms(value, 0).into_iter().map(Needle::into_bytes).collect()
 }
 
-/// The least length of a value: shorter ones occur in every text.
+/// Shorter values occur in every text.
 pub(super) const SHORTEST: usize = 6;
 
 impl Patterns {
-    /// The shapes alone.
+    /// Knows only the shapes.
     pub(super) fn new() -> Patterns {
         let dumps = Dumps::default();
         let filter = filter(&[], &dumps);
         Patterns { needles: Vec::new(), names: Vec::new(), dumps, filter }
     }
 
-    /// Adds a value in every form. `false` if it is shorter than [`SHORTEST`].
     pub(super) fn add(&mut self, name: &str, value: &[u8]) -> bool {
         let name_index = self.names.iter().position(|each| each == name).unwrap_or(self.names.len());
         let forms = needles::forms(value, name_index);
@@ -119,8 +103,8 @@ impl Patterns {
         true
     }
 
-    /// Decides the place `at`, whose three bytes have passed the filter. With `whole` the text is complete. Text to
-    /// hide behind `at` goes into `later`: other matches may begin before it.
+    /// `at` has passed the filter. `whole`: the text is complete. `later` takes what to hide behind `at`: other matches
+    /// may begin before it.
     fn match_at(&self, text: &[u8], at: usize, whole: bool, later: &mut Vec<Hide>, known: &mut Known) -> Verdict {
         let mut found = Verdict::No;
         for candidate in self.filter.candidates(text, at) {
@@ -172,7 +156,6 @@ impl Patterns {
         }
     }
 
-    /// A whole text with everything hidden, and the number of hidden places.
     #[cfg(test)]
     fn redact(&self, text: &[u8]) -> (Vec<u8>, u64) {
         let mut stream = Stream::default();
@@ -183,7 +166,6 @@ impl Patterns {
     }
 }
 
-/// The filter for all values and the shapes.
 fn filter(needles: &[Needle], dumps: &Dumps) -> Filter {
     let needles = needles.iter().enumerate().map(|(index, each)| (each.bytes(), Candidate::Needle(index)));
     let shapes = SHAPES.iter().enumerate().map(|(index, each)| (each.prefix(), Candidate::Shape(index)));
@@ -191,7 +173,7 @@ fn filter(needles: &[Needle], dumps: &Dumps) -> Filter {
     Filter::of(needles.chain(shapes).chain(dumps))
 }
 
-/// The verdict that hides more. `Wait` wins over both, since it may hide more still.
+/// `Wait` wins over both: it may hide more still.
 fn wider(one: Verdict, other: Verdict, whole: bool) -> Verdict {
     match (one, other) {
         (Verdict::Wait { .. }, other) if whole => other,

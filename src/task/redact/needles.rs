@@ -1,4 +1,4 @@
-//! The forms of a secret's value: plain, base64, base32, hex, UTF-16, and escaped for URLs, JSON, HTML and shells.
+//! The forms of a secret's value.
 
 use super::SHORTEST;
 use super::written::{in_base32, in_bytes, in_html, in_one_case, in_shells, in_utf_16};
@@ -6,7 +6,6 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use std::collections::HashSet;
 
-/// One form of one value.
 #[derive(Clone)]
 pub(super) struct Needle {
     bytes: Box<[u8]>,
@@ -15,32 +14,29 @@ pub(super) struct Needle {
     wraps: bool,
 }
 
-/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compared {
     No,
     /// The text ends inside a possible match.
     Begun,
-    /// A match, with its length in the text.
+    /// A match of this length in the text.
     Whole(usize),
 }
 
-/// No earlier line break is accepted in a wrapped form: it would hold back each line that ends in the form's first
-/// letters. Another form finds the value without them.
+/// An earlier line break would hold back each line that ends in the form's first letters. A shifted form finds the
+/// value without them.
 const BEFORE_BREAK: usize = 4;
-/// Line breaks in a row that a match may contain: a terminal writes a blank line between two pieces. With more the form
-/// has ended; otherwise a text of line breaks would be held back.
+/// Line breaks in a row within a match: a terminal writes a blank line between two pieces. More would hold back a text
+/// of line breaks.
 pub(super) const MOST_BREAKS: usize = 4;
-/// The least length of one line of a multi-line value, such as a key, to be searched alone.
+/// The least length of a line of a multi-line value, such as a key, to search alone.
 const LINE: usize = 16;
 
 impl Needle {
-    /// Its bytes, at least [`SHORTEST`].
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Its bytes.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.bytes.into_vec()
     }
@@ -54,7 +50,7 @@ impl Needle {
         self.bytes == other.bytes && self.wraps == other.wraps
     }
 
-    /// Compares the text's beginning, across line breaks: a terminal writes `\r\n` for `\n`.
+    /// Accepts line breaks: a terminal writes `\r\n` for `\n`.
     pub(super) fn compare(&self, text: &[u8]) -> Compared {
         if text.starts_with(&self.bytes) {
             return Compared::Whole(self.bytes.len());
@@ -78,7 +74,7 @@ impl Needle {
     }
 }
 
-/// Every form of a value, each once; empty for a value that is too short.
+/// Each form once; empty for a value that is too short.
 pub(super) fn forms(value: &[u8], name: usize) -> Vec<Needle> {
     let mut all: Vec<(Vec<u8>, bool)> = Vec::new();
     let trimmed = value.trim_ascii();
@@ -109,13 +105,12 @@ pub(super) fn forms(value: &[u8], name: usize) -> Vec<Needle> {
     needles
 }
 
-/// Whether a form has base32 letters only. There are many such forms; up to three of their letters before a line break
-/// stay visible.
+/// There are many such forms; up to three of their letters before a line break stay visible.
 fn is_base32(form: &[u8]) -> bool {
     form.iter().all(|byte| byte.is_ascii_uppercase() || (b'2'..=b'7').contains(byte))
 }
 
-/// The base64 letters that are independent of the neighbouring bytes, for each of three offsets (RFC 4648).
+/// The letters that do not depend on the neighbouring bytes, at each of three offsets (RFC 4648).
 fn in_base64(value: &[u8]) -> Vec<Vec<u8>> {
     let mut forms = Vec::new();
     for before in 0..3 {

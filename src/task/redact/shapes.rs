@@ -1,37 +1,32 @@
-//! Tokens with a known shape, of any owner. One row each; the forms are those that the issuers document.
+//! Tokens with a known shape, of any owner, as the issuers document them.
 //!
-//! Every shape has a bound on its wait, and shared runs are walked once (`known`).
+//! Every shape's wait is bounded, and shared runs are walked once (`known`).
 
 use super::known::{Known, Letters};
 
-/// A shape: its beginning, and the required rest.
 pub(super) struct Shape {
-    /// Its name.
     pub name: &'static str,
-    /// Its beginning, at least three bytes.
+    /// At least three bytes.
     prefix: &'static [u8],
-    /// The required rest.
     rest: Rest,
-    /// Matches a text that has passed the filter. With the flag the text is complete.
+    /// The flag: the text is complete.
     pub look: fn(&Shape, &[u8], bool, &mut Known) -> Match,
 }
 
-/// The required letters after the beginning.
 #[derive(Clone, Copy)]
 struct Rest {
     letters: Letters,
     least: usize,
 }
 
-/// The result of a match; places count from the beginning of the shape.
+/// Places count from the beginning of the shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Match {
     No,
-    /// Undecided. The part before `hold` may pass in any case.
+    /// The part before `hold` may pass in any case.
     Begun {
         hold: usize,
     },
-    /// Text to hide, and with `swallow` the following text.
     Whole {
         from: usize,
         to: usize,
@@ -42,24 +37,19 @@ pub(super) enum Match {
 /// Text after a hidden place that belongs to it; dropped as it comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Swallow {
-    /// All of these letters.
     Letters(Letters),
-    /// All up to the key's end line, at most `left` bytes.
     Key { left: usize, last: Vec<u8> },
-    /// The rest of a dump's line, at most `left` bytes.
     Line { left: usize },
 }
 
-/// Longer than any line of a dump.
 const LONGEST_DUMP_LINE: usize = 256;
 
 impl Swallow {
-    /// The rest of a dump's line.
     pub(super) fn line() -> Swallow {
         Swallow::Line { left: LONGEST_DUMP_LINE }
     }
 
-    /// Whether both swallow the same text, apart from their start.
+    /// Ignores how much each has left.
     pub(super) fn is_like(&self, other: &Swallow) -> bool {
         match (self, other) {
             (Swallow::Letters(one), Swallow::Letters(two)) => one == two,
@@ -68,7 +58,6 @@ impl Swallow {
         }
     }
 
-    /// How many of these bytes belong to it.
     pub(super) fn take(&mut self, bytes: &[u8]) -> usize {
         match self {
             Swallow::Letters(letters) => letters.run(bytes),
@@ -111,7 +100,7 @@ const fn special(
     Shape { name, prefix, rest: Rest { letters: Letters::Dashed, least: 0 }, look }
 }
 
-/// Every shape. A beginning alone occurs in many texts; with this many letters after it, only in tokens.
+/// A beginning alone occurs in many texts; with this many letters after it, only in tokens.
 pub(super) const SHAPES: &[Shape] = &[
     token("github-token", b"ghp_", Letters::Word, 36),
     token("github-token", b"gho_", Letters::Word, 36),
@@ -149,12 +138,11 @@ pub(super) const SHAPES: &[Shape] = &[
 ];
 
 impl Shape {
-    /// Its beginning, three bytes or more.
     pub(super) fn prefix(&self) -> &'static [u8] {
         self.prefix
     }
 
-    /// The text after the prefix, or the result without it.
+    /// The error is the result without the whole prefix.
     fn after<'text>(&self, text: &'text [u8]) -> Result<&'text [u8], Match> {
         match text.strip_prefix(self.prefix) {
             Some(rest) => Ok(rest),
@@ -181,7 +169,7 @@ fn token_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
 /// Old OpenAI keys have a fixed word in the middle. Without it `sk-` would match the end of `task-`.
 fn old_openai_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
     const MIDDLE: &[u8] = b"T3BlbkFJ";
-    /// With the fixed word inside.
+    /// The longest key with the fixed word.
     const LONGEST: usize = 200;
     let rest = match shape.after(text) {
         Ok(rest) => rest,
@@ -195,7 +183,6 @@ fn old_openai_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Matc
     if length == rest.len() && length < LONGEST { Match::Begun { hold: 0 } } else { Match::No }
 }
 
-/// Four letters and sixteen more.
 fn aws_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
     const LENGTH: usize = 16;
     let rest = match shape.after(text) {
@@ -300,7 +287,7 @@ fn url_at(shape: &Shape, text: &[u8], whole: bool, known: &mut Known) -> Match {
     fn part(byte: u8) -> bool {
         byte.is_ascii_graphic() && !b"/@:\"'`<>".contains(&byte)
     }
-    /// A password should have `@` escaped and often has not: the last `@` ends it.
+    /// `@` in a password should be escaped and often is not: the last one ends it.
     fn password(byte: u8) -> bool {
         part(byte) || byte == b':' || byte == b'@'
     }

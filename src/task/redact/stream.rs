@@ -1,4 +1,4 @@
-//! A stream in the redactor, cut anywhere.
+//! A redacted stream, cut anywhere.
 
 use super::known::Known;
 use super::shapes::Swallow;
@@ -8,35 +8,30 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// One stream: its held bytes, and the number of hidden places.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stream {
-    /// The last bytes, which may begin a secret.
+    /// Bytes that may begin a secret.
     held: Vec<u8>,
-    /// How much of `held` was passed on or hidden.
+    /// How much of `held` is passed on or hidden.
     settled: usize,
     /// Whether the last settled byte was hidden: an adjoining place gets no second word.
     covered: bool,
     /// Text to drop after hidden places. A token may begin inside a key, which goes on after it.
     swallows: Vec<Swallow>,
-    /// Passes on one or two bytes that could begin a secret: a user types and must see the letters.
+    /// Passes on one or two bytes that could begin a secret: a user must see typed letters.
     interactive: bool,
-    /// The number of hidden places.
     pub(super) count: u64,
-    /// The values seen since the last check, by the numbers of their names.
+    /// Values since the last check, by the numbers of their names.
     seen: Vec<usize>,
-    /// How many bytes shapes have walked.
     #[cfg(test)]
     pub(super) walked: u64,
 }
 
 impl Stream {
-    /// A stream; `interactive` if a user types.
     pub(crate) fn new(interactive: bool) -> Stream {
         Stream { interactive, ..Stream::default() }
     }
 
-    /// Takes the next bytes and appends the visible part to `out`.
     pub(crate) fn push(&mut self, patterns: &Patterns, bytes: &[u8], out: &mut Vec<u8>) {
         if self.held.is_empty() {
             self.work(patterns, bytes, false, out);
@@ -47,15 +42,14 @@ impl Stream {
         }
     }
 
-    /// Ends the stream: the held bytes do not begin a secret.
+    /// The held bytes do not begin a secret.
     pub(crate) fn finish(&mut self, patterns: &Patterns, out: &mut Vec<u8>) {
         let text = std::mem::take(&mut self.held);
         self.work(patterns, &text, true, out);
         self.swallows.clear();
     }
 
-    /// Appends the visible part of `text` to `out` and keeps the rest in `held`. The first `settled` bytes were passed
-    /// on.
+    /// Appends the visible part of `text` to `out` and keeps the rest.
     fn work(&mut self, patterns: &Patterns, text: &[u8], whole: bool, out: &mut Vec<u8>) {
         let mut settled = std::mem::take(&mut self.settled);
         settled = self.skip_swallowed(text, settled);
@@ -99,13 +93,12 @@ impl Stream {
         (self.walked += known.walked);
     }
 
-    /// How many bytes are held back.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// Appends the text before a hidden place, and a word for the place. Returns the settled length.
+    /// Returns the settled length.
     fn hide(&mut self, patterns: &Patterns, text: &[u8], hide: Hide, settled: usize, out: &mut Vec<u8>) -> usize {
         let Hide { from, to, label, swallow, .. } = hide;
         // Count a secret inside a hidden place too.
@@ -126,15 +119,15 @@ impl Stream {
             }
         }
         if let Some(swallow) = swallow {
-            // It reaches the end of the text. Of two of a kind the later one goes further.
+            // Of two of a kind the later one goes further: it reaches the text's end.
             self.swallows.retain(|each| !each.is_like(&swallow));
             self.swallows.push(swallow);
         }
         settled.max(to)
     }
 
-    /// The visible length of a text that waits at `place` with `hold`. A candidate between the two, such as a token as
-    /// user name of a URL, lowers it.
+    /// The visible length of a waiting text. A candidate between `place` and `hold`, such as a token as a URL's user
+    /// name, lowers it.
     fn hold(&self, patterns: &Patterns, text: &[u8], (place, hold): (usize, usize), known: &mut Known) -> usize {
         let begun = if self.interactive { 0 } else { patterns.filter.begun(text) };
         let mut hold = hold.min(text.len() - begun);
@@ -153,7 +146,7 @@ impl Stream {
         hold
     }
 
-    /// Drops text that belongs to hidden places. Returns its end.
+    /// Returns the end of the dropped text.
     fn skip_swallowed(&mut self, text: &[u8], from: usize) -> usize {
         let mut furthest = from;
         self.swallows.retain_mut(|swallow| {
@@ -165,13 +158,13 @@ impl Stream {
     }
 }
 
-/// Removes the first match whose beginning is at or before `place`, or before the end of the text.
+/// The first match that begins at or before `place`, or before the text's end.
 fn take_due(later: &mut Vec<Hide>, place: Option<usize>) -> Option<Hide> {
     let (index, first) = later.iter().enumerate().min_by_key(|(_, each)| each.from)?;
     place.is_none_or(|place| first.from <= place).then(|| later.remove(index))
 }
 
-/// Hides secrets in streams. Streams share the patterns, which may grow while they run.
+/// Hides secrets in streams, which share the patterns. Patterns may grow while streams run.
 #[derive(Clone)]
 pub struct Redactor {
     patterns: Rc<RefCell<Patterns>>,
@@ -186,22 +179,21 @@ impl Default for Redactor {
 }
 
 impl Redactor {
-    /// A redactor for the shapes of known tokens only.
+    /// Knows only the shapes of tokens.
     pub fn new() -> Redactor {
         Redactor { patterns: Rc::new(RefCell::new(Patterns::new())), count: Rc::default(), seen: Rc::default() }
     }
 
-    /// Adds a value. `false` for fewer than six bytes: they occur in every text.
+    /// Adds a value. `false` below six bytes: those occur in every text.
     pub fn add(&self, name: &str, value: &[u8]) -> bool {
         self.patterns.borrow_mut().add(name, value)
     }
 
-    /// Hides secrets in a whole text.
+    /// Redacts a whole text.
     pub fn text(&self, text: &str) -> String {
         String::from_utf8_lossy(&self.bytes(text.as_bytes())).into_owned()
     }
 
-    /// Hides secrets in every text of a JSON value.
     pub(crate) fn value(&self, value: Value) -> Value {
         match value {
             Value::String(text) => Value::String(self.text(&text)),
@@ -213,7 +205,7 @@ impl Redactor {
         }
     }
 
-    /// Hides secrets in a whole file.
+    /// Redacts a whole file.
     pub fn bytes(&self, bytes: &[u8]) -> Vec<u8> {
         let mut stream = Stream::default();
         let mut out = Vec::with_capacity(bytes.len());
@@ -229,7 +221,7 @@ impl Redactor {
         index.is_some_and(|index| self.seen.borrow_mut().remove(&index))
     }
 
-    /// Whether unredacted data contains a value. This counts as seen.
+    /// Whether unredacted data contains a value, which counts as seen.
     pub(crate) fn finds_value(&self, read: impl std::io::Read) -> std::io::Result<bool> {
         let found = self.values_in(read)?;
         let is_there = !found.is_empty();
@@ -237,12 +229,12 @@ impl Redactor {
         Ok(is_there)
     }
 
-    /// The same without counting it as seen.
+    /// Like [`Redactor::finds_value`], but does not count as seen.
     pub(crate) fn has_value(&self, read: impl std::io::Read) -> std::io::Result<bool> {
         self.values_in(read).map(|found| !found.is_empty())
     }
 
-    /// The values in the data; shapes are not searched.
+    /// Shapes are not searched.
     fn values_in(&self, mut read: impl std::io::Read) -> std::io::Result<BTreeSet<usize>> {
         let patterns = self.patterns.borrow();
         let (mut stream, mut out) = (Stream::default(), Vec::new());
@@ -264,12 +256,11 @@ impl Redactor {
         }
     }
 
-    /// The number of hidden places in all streams and texts.
+    /// Hidden places in all streams and texts.
     pub fn count(&self) -> u64 {
         *self.count.borrow()
     }
 
-    /// Passes on bytes of a stream.
     pub(crate) fn push(&self, stream: &mut Stream, bytes: &[u8], out: &mut Vec<u8>) {
         let before = stream.count;
         stream.push(&self.patterns.borrow(), bytes, out);
@@ -277,7 +268,6 @@ impl Redactor {
         self.seen.borrow_mut().extend(stream.seen.drain(..));
     }
 
-    /// Passes on the held bytes of an ended stream.
     pub(crate) fn finish(&self, stream: &mut Stream, out: &mut Vec<u8>) {
         let before = stream.count;
         stream.finish(&self.patterns.borrow(), out);

@@ -11,7 +11,6 @@ fn patterns(values: &[(&str, &[u8])]) -> Patterns {
     patterns
 }
 
-/// The output of a stream that is cut like this.
 fn through<'text>(patterns: &Patterns, pieces: impl IntoIterator<Item = &'text [u8]>, interactive: bool) -> Vec<u8> {
     let mut stream = Stream::new(interactive);
     let mut out = Vec::new();
@@ -112,7 +111,7 @@ fn base32_is_hidden_at_each_alignment() {
     assert_eq!(String::from_utf8_lossy(&out), "PB4G[redacted:KEY]SLLYPA======");
 }
 
-/// The lines of a dump with groups of `group` bytes, whose bytes may be swapped.
+/// Lines of groups of `group` bytes, which may be swapped.
 fn dumped(bytes: &[u8], group: usize, is_turned: bool, has_letters: bool) -> String {
     let line = |(number, line): (usize, &[u8])| {
         let word = |word: &[u8]| {

@@ -41,7 +41,7 @@ pub(super) fn in_shells(value: &[u8]) -> Vec<Vec<u8>> {
     forms
 }
 
-/// With HTML entities, by name or number: for special letters, for letters outside ASCII, or for all.
+/// HTML entities, by name or number: for special letters, for letters outside ASCII, or for all.
 pub(super) fn in_html(value: &[u8]) -> Vec<Vec<u8>> {
     let Ok(text) = std::str::from_utf8(value) else { return Vec::new() };
     let each = |escape: &dyn Fn(char) -> String| text.chars().map(escape).collect::<String>().into_bytes();
@@ -75,7 +75,7 @@ pub(super) fn in_html(value: &[u8]) -> Vec<Vec<u8>> {
     forms
 }
 
-/// The base32 letters that are independent of the neighbouring bytes, for each of five offsets (RFC 4648).
+/// The letters that do not depend on the neighbouring bytes, at each of five offsets (RFC 4648).
 pub(super) fn in_base32(value: &[u8]) -> Vec<Vec<u8>> {
     const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
     let mut forms = Vec::new();
@@ -91,7 +91,6 @@ pub(super) fn in_base32(value: &[u8]) -> Vec<Vec<u8>> {
     forms
 }
 
-/// In UTF-16 of both byte orders.
 pub(super) fn in_utf_16(value: &[u8]) -> Vec<Vec<u8>> {
     let Ok(text) = std::str::from_utf8(value) else { return Vec::new() };
     vec![
@@ -100,12 +99,11 @@ pub(super) fn in_utf_16(value: &[u8]) -> Vec<Vec<u8>> {
     ]
 }
 
-/// In upper case or lower case only.
 pub(super) fn in_one_case(value: &[u8]) -> [Vec<u8>; 2] {
     [value.to_ascii_uppercase(), value.to_ascii_lowercase()]
 }
 
-/// In hexadecimal, byte by byte on one line; for dumps of lines see `dumps`.
+/// Hexadecimal bytes on one line; `dumps` finds dumps of lines.
 pub(super) fn in_bytes(value: &[u8]) -> Vec<Vec<u8>> {
     let mut forms = Vec::new();
     for (before, between) in
