@@ -1,11 +1,9 @@
-//! The events of a task: an append-only file of JSON lines in its record. Every follower of a task reads it.
+//! The file `events.ndjson`: a task's events, append-only, one [`Event`] a line, numbered without a gap.
 //!
-//! In: notices of the pipeline and the supervisor. Out: `events.ndjson`, one [`Event`] a line, numbered without a gap.
-//! The log contains the output. An output event has its range in the log and its stream. Events of one moment are
-//! merged, so that a program that writes single bytes does not fill the disk. [`Reader`] adds the text again.
+//! An output event has its stream and its range in the log; [`Reader`] adds the text. Output of one moment is merged,
+//! so that a program that writes single bytes does not fill the disk.
 //!
-//! All output passes [`Writer::output`], and all other text of a sandbox [`Writer::put`]. Both are called by `log`,
-//! after the redactor.
+//! All output passes [`Writer::output`], other text of a sandbox [`Writer::put`]. `log` calls both, after the redactor.
 
 use super::follow::{Follower, From};
 use super::log_streams::Index;
@@ -22,35 +20,32 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The version of an event's form.
 pub(crate) const VERSION: u32 = 1;
-/// Bytes of output and progress events. Further ones are counted and left out; states and limits always come.
+/// Bytes of output and progress events. Further ones are only counted; states and limits always come.
 const MOST: u64 = 64 << 20;
-/// How long, and up to which size, pieces of one stream are merged.
+/// One stream's pieces are merged up to this time and size.
 const MERGED_TIME: Duration = Duration::from_millis(150);
 const MERGED_BYTES: u64 = 64 << 10;
-/// The longest text of one output event for a reader.
 const LONGEST_TEXT: u64 = MERGED_BYTES * 2;
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// Version of the form.
+    /// The form's version.
     pub v: u32,
-    /// Its number within the task, from 0.
+    /// Its number, from 0.
     pub seq: u64,
-    /// When, RFC 3339.
+    /// RFC 3339.
     pub time: String,
     /// The task's id.
     pub task: String,
     /// `state`, `output`, `limit`, `usage`, `egress`, `progress`, `exec`, `job`, `health`, `left_out` or `ended`.
     pub event: String,
-    /// Further fields, by kind.
+    /// Its kind's fields.
     #[serde(flatten)]
     pub data: Map<String, Value>,
 }
 
-/// Writes a task's log and its events.
 #[derive(Debug)]
 pub(crate) struct Writer {
     id: String,
@@ -74,7 +69,6 @@ struct Merged {
 }
 
 impl Writer {
-    /// Makes both files in the task's directory.
     pub(crate) fn create(directory: &Path, id: &str) -> Result<Writer> {
         let make = |name: &str| {
             OpenOptions::new()
@@ -106,7 +100,6 @@ impl Writer {
         })
     }
 
-    /// Adds output of the command to the log.
     pub(crate) fn output(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
         self.streams.follow(stream, self.log_length)?;
         self.log.write_all(bytes).map_err(|cause| {
@@ -124,7 +117,6 @@ impl Writer {
         self.tick()
     }
 
-    /// Writes the event of merged output that is old enough.
     pub(crate) fn tick(&mut self) -> Result<()> {
         if self.merged.as_ref().is_some_and(|merged| merged.since.elapsed() >= MERGED_TIME) {
             self.flush()
@@ -139,7 +131,7 @@ impl Writer {
         self.bounded("output", json!({ "stream": stream, "offset": offset, "length": length }))
     }
 
-    /// Writes an event that counts for [`MOST`].
+    /// The event counts for [`MOST`].
     pub(crate) fn bounded(&mut self, event: &str, data: Value) -> Result<()> {
         if self.events_length < MOST {
             return self.put(event, data);
@@ -148,7 +140,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes one event, after the merged output.
+    /// Writes merged output first.
     pub(crate) fn put(&mut self, event: &str, data: Value) -> Result<()> {
         self.flush()?;
         let data = match data {
@@ -159,14 +151,13 @@ impl Writer {
             Event { v: VERSION, seq: self.next, time: now(), task: self.id.clone(), event: event.to_owned(), data };
         let mut bytes = serde_json::to_vec(&line).map_err(|cause| Error::new(Kind::Record, cause.to_string()))?;
         bytes.push(b'\n');
-        // One write a line: a reader sees whole lines, and a crash tears the last one at most.
+        // One write a line: a reader sees whole lines, and a crash tears only the last.
         self.events.write_all(&bytes).map_err(|cause| files::failed(cause, "write an event".to_owned()))?;
         self.events_length += bytes.len() as u64;
         self.next += 1;
         Ok(())
     }
 
-    /// Writes how many events were left out, if any.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.flush()?;
         match std::mem::take(&mut self.left_out) {
@@ -183,7 +174,7 @@ impl Drop for Writer {
     }
 }
 
-/// Whether the events report that the command ran. That event precedes all output of the command.
+/// Whether the command ran: that event precedes all its output.
 pub(crate) fn tell_of_a_run(directory: &Path) -> bool {
     const BEGINNING: u64 = 64 << 10;
     let mut beginning = Vec::new();
@@ -191,7 +182,7 @@ pub(crate) fn tell_of_a_run(directory: &Path) -> bool {
     read.is_ok() && String::from_utf8_lossy(&beginning).contains(r#""state":"running""#)
 }
 
-/// Reads the events of a task with the text of its output, also while it runs.
+/// Reads a task's events with the output's text, also while it runs.
 #[derive(Debug)]
 pub struct Reader {
     follower: Follower,
@@ -200,12 +191,11 @@ pub struct Reader {
 }
 
 impl Store {
-    /// The events of a task from the first on.
+    /// A task's events from the first on.
     pub fn events(&self, id: &str) -> Result<Reader> {
         self.events_from(id, From::Start)
     }
 
-    /// The events of a task from now on.
     pub(crate) fn new_events(&self, id: &str) -> Result<Reader> {
         self.events_from(id, From::Now)
     }
@@ -217,8 +207,8 @@ impl Store {
 }
 
 impl Reader {
-    /// The next events, each with the length of its line in bytes. `None` when the task has ended and all were read.
-    /// Skips a line that does not parse (a crash tore it).
+    /// The next events, each with its line's length in bytes; `None` when the task has ended and all were read. Skips a
+    /// line that a crash tore.
     pub fn available(&mut self) -> Result<Option<Vec<(Event, u64)>>> {
         let mut buffer = vec![0_u8; 64 << 10];
         let Some(bytes) = self.follower.available(&mut buffer)? else { return Ok(None) };
@@ -254,19 +244,16 @@ impl Reader {
     }
 }
 
-/// Splits a stream into lines and returns those that are JSON objects: an agent's progress.
+/// Returns the lines of a stream that are JSON objects: an agent's progress.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     begun: Vec<u8>,
-    /// Whether the current line is too long and is skipped.
     too_long: bool,
 }
 
 impl Lines {
-    /// The longest line of progress.
     const LONGEST: usize = 64 << 10;
 
-    /// The objects that these bytes complete.
     pub(crate) fn objects(&mut self, bytes: &[u8]) -> Vec<Value> {
         let mut found = Vec::new();
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {

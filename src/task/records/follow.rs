@@ -1,4 +1,4 @@
-//! Reads the log of a running task until it has ended and all is read.
+//! Reads a task's growing files until it has ended and all is read.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::task::store::{LOG, Status, Store};
@@ -22,35 +22,35 @@ pub struct Follower {
     file: Option<File>,
     /// Made at the first wait: its close takes up to 20 ms (`synchronize_srcu`, fs/notify/mark.c).
     changes: OnceCell<OwnedFd>,
-    /// Whether the task or the job has ended: the file does not grow any more.
+    /// Whether the task or the job has ended, and the file with it.
     has_ended: bool,
 }
 
 /// Where a follower begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
-    /// With the first byte.
+    /// At the first byte.
     Start,
-    /// With the next byte.
+    /// At the next byte.
     Now,
 }
 
-/// Interval between checks for the task's end: a killed supervisor sends no notice.
+/// A killed supervisor sends no notice of the task's end.
 const LOOK: Duration = Duration::from_millis(200);
 
 impl Store {
-    /// The task's output so far.
+    /// Opens the task's output so far.
     pub fn log(&self, id: &str) -> Result<std::fs::File> {
         let path = self.task(id).join(LOG);
         std::fs::File::open(&path).map_err(|cause| crate::files::failed(cause, format!("open the log of `{id}`")))
     }
 
-    /// Follows the output of a task.
+    /// Follows a task's output.
     pub fn follow_log(&self, id: &str, from: From) -> Result<Follower> {
         Follower::new(self, id, LOG, from)
     }
 
-    /// Follows the output of a job.
+    /// Follows a job's output.
     pub fn follow_job_log(&self, id: &str, job: &str, from: From) -> Result<Follower> {
         Follower::of_job(self, id, Some(&self.job(id, job)?.id), LOG, from)
     }
@@ -61,7 +61,6 @@ impl Follower {
         Follower::of_job(store, id, None, name, from)
     }
 
-    /// The same for a file of one of its jobs.
     pub(crate) fn of_job(store: &Store, id: &str, job: Option<&str>, name: &str, from: From) -> Result<Follower> {
         let directory = job.map_or_else(|| store.task(id), |job| store.job_folder(id, job));
         let step = || format!("follow `{name}` of the task `{id}`");
@@ -76,7 +75,6 @@ impl Follower {
         Ok(follower)
     }
 
-    /// Opens the file, which may not exist yet.
     fn open(&mut self) -> Result<()> {
         if self.file.is_none() {
             match File::open(&self.path) {
@@ -90,7 +88,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Readable when there may be more than was available after the first call.
+    /// Readable when more may be available than after the first call.
     pub fn changes(&self) -> Result<BorrowedFd<'_>> {
         if let Some(changes) = self.changes.get() {
             return Ok(changes.as_fd());
@@ -109,7 +107,7 @@ impl Follower {
         if let Some(changes) = self.changes.get() {
             let mut space = [MaybeUninit::uninit(); 4096];
             let mut reader = inotify::Reader::new(changes, &mut space);
-            while reader.next().is_ok() {} // what they say does not matter, only that they came
+            while reader.next().is_ok() {} // only their arrival matters
         }
         self.open()?;
         let count = match &mut self.file {
@@ -134,7 +132,7 @@ impl Follower {
         self.wait_until(None)
     }
 
-    /// The same until `end` at the latest.
+    /// Waits until `end` at the latest.
     pub(crate) fn wait_until(&self, end: Option<Instant>) -> Result<()> {
         let is_watched = self.changes.get().is_some();
         let changes = self.changes()?;

@@ -1,9 +1,9 @@
-//! Forwards events to a file, a Unix socket or an HTTP endpoint. Each receiver has a separate process: a slow or dead
-//! one costs the task nothing.
+//! Forwards events to a file, a Unix socket or an HTTP endpoint. Each receiver has a process: a slow or dead one costs
+//! the task nothing.
 //!
-//! The task's event file is the queue: it is on disk and bounded, and a file beside it records the delivered part.
-//! Delivery is at least once: after a crash the last batch may come twice, with the same numbers. A receiver that is
-//! too slow misses the oldest events ([`MOST_BEHIND`]). Some time after the task's end delivery stops.
+//! The task's event file is the queue: on disk, bounded, with the delivered part in a file beside it. Delivery is at
+//! least once: after a crash the last batch may come twice, with the same numbers. A slow receiver misses the oldest
+//! events ([`MOST_BEHIND`]).
 
 use super::event::{Event, VERSION};
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -22,34 +22,29 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A receiver that is further behind misses the oldest events. In bytes.
+/// Bytes of the event file.
 const MOST_BEHIND: u64 = 32 << 20;
 /// Bytes of one delivery.
 const BATCH: usize = 256 << 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// The time limit of one attempt.
+/// The limit of one attempt.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long delivery goes on after the task's end.
 const AFTER_END: Duration = Duration::from_secs(60);
 
-/// The delivered part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Delivered {
     schema: u32,
     receiver: String,
     /// Bytes of the event file.
     bytes: u64,
-    /// The last number.
     seq: Option<u64>,
-    /// Skipped bytes.
     passed_over: u64,
-    /// The reason why delivery stopped.
     error: Option<String>,
 }
 
-/// Starts a process for each receiver. A file that cannot be opened is an error now; a socket or a URL may begin to
-/// listen later.
+/// Starts a process for each receiver. A file must open at once; a socket or a URL may begin to listen later.
 pub(crate) fn start(store: &Store, id: &str, receivers: &[Receiver], pinned: &Pinned) -> Result<()> {
     let mut held = Vec::new();
     for receiver in receivers {
@@ -140,7 +135,6 @@ fn forward(
     Ok(())
 }
 
-/// The line about skipped events.
 fn passed_over(id: &str, seq: Option<u64>, bytes: u64) -> Vec<u8> {
     let data = Map::from_iter([("passed_over_bytes".to_owned(), json!(bytes))]);
     let event = Event {
@@ -162,7 +156,6 @@ fn open(path: &Path) -> std::io::Result<File> {
 
 struct Sender<'to> {
     receiver: &'to Receiver,
-    /// The pinned file, if there is one.
     held: Option<&'to File>,
     pinned: &'to Pinned,
     stream: Option<UnixStream>,

@@ -1,4 +1,4 @@
-//! Jobs: processes of a task without a client, each with a record and a log in `jobs/<id>` of the task's directory.
+//! Jobs: processes of a task without a client, with record and log in `jobs/<id>` of the task's directory.
 
 use super::follow::{Follower, From};
 use crate::error::{Error, Kind, Result};
@@ -9,24 +9,22 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The folder of jobs in a task's directory.
 pub(crate) const JOBS: &str = "jobs";
-/// A job's record, in its folder.
 const RECORD: &str = "job.json";
 
-/// The state of a job.
+/// A job's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
     /// Its process runs.
     Running,
-    /// It ended by itself or by a signal.
+    /// It ended by itself or a signal.
     Exited,
-    /// It was killed at its time limit.
+    /// Killed at its time limit.
     TimedOut,
-    /// It was killed at its own memory limit.
+    /// Killed at its own memory limit.
     Memory,
-    /// It was killed at its own limit on processor time.
+    /// Killed at its own limit on processor time.
     CpuTime,
     /// A client stopped it.
     Stopped,
@@ -52,39 +50,39 @@ impl JobState {
     }
 }
 
-/// The record of a job.
+/// A job's record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobRecord {
-    /// Version of the form.
+    /// The form's version.
     pub schema: u32,
-    /// Its id within the task, such as `j1`.
+    /// Its id in the task, such as `j1`.
     pub id: String,
     /// The command, without secrets.
     pub command: Vec<String>,
     /// Its state.
     pub state: JobState,
-    /// When it began, RFC 3339.
+    /// Its start, RFC 3339.
     pub started: String,
-    /// When it ended, RFC 3339.
+    /// Its end, RFC 3339.
     pub ended: Option<String>,
-    /// Its time limit in seconds.
+    /// Its time limit.
     pub timeout_seconds: Option<f64>,
-    /// Its own memory limit in bytes.
+    /// Its own memory limit.
     pub memory_bytes: Option<u64>,
     /// Its own limit of processes and threads.
     pub pids: Option<u64>,
-    /// Its own limit on processor time in seconds.
+    /// Its own limit on processor time.
     pub cpu_time_seconds: Option<f64>,
-    /// Its exit status in a shell's form; 124 at its time limit, 137 at its memory limit, 152 at that on processor time.
+    /// A shell's exit status; 124, 137 or 152 at the limit on time, memory or processor time.
     pub exit_status: Option<u8>,
     /// Bytes in its log.
     pub log_bytes: u64,
-    /// Bytes of output that are not in its log, because the logs of the task's jobs are full.
+    /// Output bytes left out: the logs of the task's jobs are full.
     pub left_out_bytes: u64,
 }
 
 impl JobRecord {
-    /// The separate limit that ended it, in words.
+    /// Its own limit that ended it, in words.
     pub fn limit_words(&self) -> Option<String> {
         match self.state {
             JobState::Memory => self.memory_bytes.map(|bytes| format!("its own limit of {} of memory", size(bytes))),
@@ -100,18 +98,16 @@ impl JobRecord {
         self.state == JobState::Running
     }
 
-    /// Writes it into the folder of the job.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         write(&folder.join(RECORD), self)
     }
 }
 
-/// The id of the job `number`.
 pub(crate) fn job_id(number: u32) -> String {
     format!("j{number}")
 }
 
-/// The number of a job: `j1` or `1`.
+/// Parses `j1` or `1`.
 fn job_number(word: &str) -> Option<u32> {
     let digits = word.strip_prefix('j').unwrap_or(word);
     let is_plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0');
@@ -119,12 +115,11 @@ fn job_number(word: &str) -> Option<u32> {
 }
 
 impl Store {
-    /// The folder of a job.
     pub(crate) fn job_folder(&self, id: &str, job: &str) -> PathBuf {
         self.task(id).join(JOBS).join(job)
     }
 
-    /// The jobs of a task, oldest first.
+    /// A task's jobs, oldest first.
     pub fn jobs(&self, id: &str) -> Result<Vec<JobRecord>> {
         let entries = match std::fs::read_dir(self.task(id).join(JOBS)) {
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -139,7 +134,7 @@ impl Store {
             .collect()
     }
 
-    /// The job `j1` (or `1`) of a task.
+    /// A task's job `j1` or `1`.
     pub fn job(&self, id: &str, word: &str) -> Result<JobRecord> {
         let found = job_number(word).map(|number| self.read_job(id, number)).transpose()?.flatten();
         found.ok_or_else(|| {
@@ -148,7 +143,6 @@ impl Store {
         })
     }
 
-    /// The number of a job that exists.
     pub(crate) fn job_number(&self, id: &str, word: &str) -> Result<u32> {
         let job = self.job(id, word)?;
         job_number(&job.id).ok_or_else(|| Error::new(Kind::Record, format!("`{}` is not the id of a job", job.id)))
@@ -167,7 +161,7 @@ impl Store {
         }
     }
 
-    /// Waits for the end of a job; `None` after the time limit.
+    /// Waits for a job's end; `None` at the limit.
     pub fn wait_for_job(&self, id: &str, word: &str, limit: Option<Duration>) -> Result<Option<JobRecord>> {
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         let job = self.job(id, word)?.id;

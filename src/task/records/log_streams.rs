@@ -1,11 +1,11 @@
 //! The stream of each byte of a task's log: the file `output.streams` beside the log.
 //!
-//! Form: the lengths of the log's runs, alternately standard output and standard error, as LEB128 (seven bits a byte,
-//! lowest first). The last run has no length: it ends with the log. A run has at least one byte of the log, so this
-//! file is not longer than the log, which `output_bytes` limits. A log of one stream costs no write.
+//! It has the lengths of the log's runs, alternately standard output and standard error, as LEB128. The last run has no
+//! length: it ends with the log. Each run has at least one byte, so `output_bytes`, the log's limit, bounds this file
+//! too. A log of one stream costs no write.
 //!
-//! The writer adds a length before the first byte of the next run. So a reader that reads the log first and this file
-//! second knows the stream of every byte.
+//! A length is written before the next run's first byte: a reader that reads the log before this file knows every
+//! byte's stream.
 
 use super::follow::{Follower, From};
 use crate::error::{Context, Error, Kind, Result};
@@ -19,11 +19,10 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "output.streams";
 
-/// The writer's side.
 #[derive(Debug)]
 pub(crate) struct Index {
     path: PathBuf,
-    /// `None` before the first byte of the log, and always for the log of an older version.
+    /// `None` before the log's first byte, and always for an older version's log.
     file: Option<File>,
     /// The current run, and its start in the log.
     stream: Stream,
@@ -31,7 +30,6 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// The index of a log of `length` bytes.
     pub(crate) fn open(directory: &Path, length: u64) -> Result<Index> {
         let path = directory.join(NAME);
         let mut index = Index { path, file: None, stream: Stream::Output, begin: 0 };
@@ -52,7 +50,6 @@ impl Index {
         made.map_err(|cause| files::failed(cause, format!("make `{}`", self.path.display())))
     }
 
-    /// Notes the stream of the log's bytes from `offset` on.
     pub(crate) fn follow(&mut self, stream: Stream, offset: u64) -> Result<()> {
         if self.file.is_none() && offset == 0 {
             self.file = Some(self.append()?);
@@ -69,7 +66,6 @@ impl Index {
     }
 }
 
-/// A number as LEB128, with its length in bytes.
 fn encode(mut number: u64) -> ([u8; 10], usize) {
     let mut bytes = [0; 10];
     let mut count = 0;
@@ -84,20 +80,18 @@ fn encode(mut number: u64) -> ([u8; 10], usize) {
     }
 }
 
-/// Reads the runs of a log in order, also while it grows.
+/// Reads the runs in order, also while the log grows.
 #[derive(Debug)]
 struct Runs {
     file: BufReader<File>,
     stream: Stream,
     begin: u64,
-    /// The end of the run, once it is known.
     end: Option<u64>,
     /// An incomplete length.
     partial: (u64, u32),
 }
 
 impl Runs {
-    /// `None` if the file does not exist.
     fn open(path: &Path) -> Result<Option<Runs>> {
         match File::open(path) {
             Ok(file) => Ok(Some(Runs {
@@ -112,7 +106,7 @@ impl Runs {
         }
     }
 
-    /// The end of the run in the log; `None` for the last run.
+    /// `None` for the last run.
     fn end(&mut self) -> Result<Option<u64>> {
         let step = || format!("read `{NAME}`");
         let mut byte = [0];
@@ -132,14 +126,13 @@ impl Runs {
         Ok(self.end)
     }
 
-    /// Begins the run after this one, which ends at `end`.
     fn turn(&mut self, end: u64) {
         self.stream = if self.stream == Stream::Output { Stream::Error } else { Stream::Output };
         (self.begin, self.end) = (end, None);
     }
 }
 
-/// Reads a task's log with the stream of every byte, also while the task runs.
+/// Reads a log with every byte's stream, also while the task runs.
 #[derive(Debug)]
 pub struct StreamReader {
     follower: Follower,
@@ -150,12 +143,12 @@ pub struct StreamReader {
 }
 
 impl Store {
-    /// The log of a task with the stream of every byte.
+    /// A task's log with every byte's stream.
     pub fn log_by_stream(&self, id: &str) -> Result<StreamReader> {
         self.reader_by_stream(id, self.follow_log(id, From::Start)?, self.task(id))
     }
 
-    /// The log of a job with the stream of every byte.
+    /// A job's log with every byte's stream.
     pub fn job_log_by_stream(&self, id: &str, job: &str) -> Result<StreamReader> {
         let folder = self.job_folder(id, &self.job(id, job)?.id);
         self.reader_by_stream(id, self.follow_job_log(id, job, From::Start)?, folder)
@@ -168,8 +161,8 @@ impl Store {
 }
 
 impl StreamReader {
-    /// Passes the new bytes to `each`, with whether they are of standard error. Returns their number; `None` when all
-    /// was read and the task has ended.
+    /// Passes new bytes to `each`; the flag marks standard error. Returns their number, or `None` when all was read and
+    /// the task has ended.
     pub fn available(&mut self, buffer: &mut [u8], mut each: impl FnMut(bool, &[u8])) -> Result<Option<usize>> {
         let Some(mut bytes) = self.follower.available(buffer)? else { return Ok(None) };
         let count = bytes.len();
@@ -210,7 +203,6 @@ mod tests {
     use super::*;
     use crate::task::records::event::Writer;
 
-    /// The runs of the log in `directory`.
     fn runs(directory: &Path) -> Vec<(Stream, u64)> {
         let mut runs = Runs::open(&directory.join(NAME)).unwrap().unwrap();
         let mut all = Vec::new();

@@ -1,7 +1,7 @@
 //! A task's files in the store: record, events, log, receipt.
 //!
-//! Writers are the supervisor and, after its death, `ended`. Readers are all commands, also while the task runs.
-//! Never: a secret's value. All text passes the redactor first.
+//! The supervisor writes them, and after its death `ended`; all commands read them. All text passes the redactor first,
+//! and a secret's value is never written.
 
 pub(super) mod event;
 pub(super) mod follow;

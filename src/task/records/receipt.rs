@@ -18,75 +18,75 @@ use serde::{Deserialize, Serialize};
 /// The output of `brig task show --json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Receipt {
-    /// Version of the form.
+    /// The form's version.
     pub schema: u32,
     /// The task's id.
     pub id: String,
-    /// Its name; missing without one.
+    /// Its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its labels; missing without one.
+    /// Its labels.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
-    /// The version of brig that wrote it.
+    /// The writing brig's version.
     pub brig: String,
-    /// When the task began, RFC 3339.
+    /// Start, RFC 3339.
     pub created: String,
-    /// When it ended, RFC 3339.
+    /// End, RFC 3339.
     pub ended: String,
     /// The command.
     pub command: Vec<String>,
-    /// The outcome: a word of the closed list, with `exit_code` or `signal` if it has one.
+    /// A word of the closed list, with `exit_code` or `signal` if it has one.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Whether another attempt may end otherwise without a change.
+    /// Whether an unchanged attempt may end otherwise.
     pub retryable: bool,
     /// The exit status of `brig task run`.
     pub exit_status: u8,
-    /// brig's own error, if there was one.
+    /// brig's own error.
     pub error: Option<Failure>,
     /// The backend.
     pub backend: String,
     /// The isolation in force.
     pub guarantee: crate::sandbox::Guarantee,
-    /// Whether the command was root of the sandbox's user namespace, with Docker's capabilities in it.
+    /// Whether the command was root of the sandbox's user namespace, with Docker's capabilities.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub root_inside: bool,
-    /// Protections that were missing, as the caller allowed by name.
+    /// Missing protections; the caller allowed that by name.
     pub degraded: Vec<Degraded>,
     /// Its limits.
     pub limits: Limits,
-    /// Limits that were reached.
+    /// Reached limits.
     pub limits_hit: Vec<LimitHit>,
     /// Its usage.
     pub usage: Usage,
-    /// The image of the root, with its configuration.
+    /// The root's image, with its configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<crate::task::definition::image::ImageUsed>,
-    /// The gateway's account: reached and refused hosts.
+    /// The gateway's account of reached and refused hosts.
     #[serde(default)]
     pub egress: Option<Ledger>,
-    /// Programs whose requests for namespaces were refused, as a program with a sandbox makes them.
+    /// Refused requests for namespaces, as a program with a sandbox makes them.
     #[serde(default)]
     pub refused_namespaces: Vec<Refused>,
-    /// Commands and jobs that had not ended when `brig task stop --drain` was over.
+    /// Commands and jobs that outlasted `brig task stop --drain`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unfinished: Vec<String>,
-    /// The account of git's couriers, for fetch and push; missing if none had a network.
+    /// The account of git's couriers, if any had a network.
     #[serde(default)]
     pub couriers: Option<Ledger>,
-    /// The commit at the start, for a repository.
+    /// The repository's commit at the start.
     pub commit_in: Option<String>,
-    /// The task whose files it began with; missing for a new one.
+    /// The task whose files it began with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
-    /// The path of the workspace inside.
+    /// The workspace's path inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_at: Option<std::path::PathBuf>,
-    /// The files and folders of the host that it showed besides the workspace.
+    /// Shown files and folders of the host, without the workspace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
-    /// The volumes of the store that it had, without the home.
+    /// The store's volumes, without the home.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Volume>,
     /// The volume that was its home.
@@ -95,36 +95,36 @@ pub struct Receipt {
     /// The patterns of `--hide`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hide: Vec<String>,
-    /// The commit at the end, for a repository.
+    /// The repository's commit at the end.
     #[serde(default)]
     pub commit_out: Option<String>,
-    /// The result of the push; missing without one.
+    /// The result of the push.
     #[serde(default)]
     pub push: Option<Push>,
-    /// The secrets in force, without their values.
+    /// The secrets in force, without values.
     #[serde(default)]
     pub secrets: Vec<SecretUse>,
     /// How often the redactor hid something.
     #[serde(default)]
     pub redactions: u64,
-    /// The changes of the workspace; missing if the task ended before their collection.
+    /// The workspace's changes; missing if never collected.
     #[serde(default)]
     pub changes: Option<ChangeSet>,
-    /// The collected files; missing if none were requested.
+    /// Collected files; missing if not requested.
     #[serde(default)]
     pub artifacts: Option<Artifacts>,
-    /// The task's own result; missing if it left none and none was required.
+    /// The task's result; missing if not left and not required.
     #[serde(default)]
     pub result: Option<TaskResult>,
-    /// The profile; missing without one.
+    /// The profile.
     #[serde(default)]
     pub profile: Option<ProfileUsed>,
     /// Versions of the machine and of brig.
     #[serde(default)]
     pub versions: Versions,
-    /// Duration of each step in seconds, in order.
+    /// Seconds of each step, in order.
     pub steps: Vec<Timing>,
-    /// What was removed and what was left.
+    /// What was removed or left.
     pub cleanup: Cleanup,
 }
 
@@ -144,7 +144,7 @@ pub struct Versions {
     pub brig: String,
     /// The kernel's release.
     pub kernel: String,
-    /// The machine's architecture, as the kernel names it.
+    /// The architecture, as the kernel names it.
     pub machine: String,
 }
 
@@ -171,7 +171,7 @@ pub struct Failure {
     pub hint: Option<String>,
 }
 
-/// The duration of one step.
+/// A step's duration.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Timing {
     /// Its name.
@@ -180,29 +180,19 @@ pub struct Timing {
     pub seconds: f64,
 }
 
-/// The results of an attempt's steps.
 #[derive(Debug, Default)]
 pub(crate) struct AttemptRecord {
-    /// The commit at the start.
     pub commit_in: Option<String>,
-    /// The commit at the end.
     pub commit_out: Option<String>,
-    /// The result of the push.
     pub push: Option<Push>,
-    /// The couriers' account.
     pub couriers: Option<Ledger>,
-    /// The changes of the workspace.
     pub changes: Option<ChangeSet>,
-    /// The collected files.
     pub artifacts: Option<Artifacts>,
-    /// The task's own result.
     pub result: Option<TaskResult>,
-    /// The duration of each step, in order.
     pub steps: Vec<Timing>,
 }
 
 impl Failure {
-    /// The error that it was.
     pub(crate) fn to_error(&self) -> Error {
         let kind = Kind::ALL.iter().copied().find(|kind| kind.code() == self.code);
         let error = Error::new(kind.unwrap_or(Kind::Lost), self.message.clone());
@@ -212,7 +202,7 @@ impl Failure {
         }
     }
 
-    /// The same without secrets: an error may quote a program's output.
+    /// An error may quote a program's output.
     fn redacted(error: &Error, redactor: &Redactor) -> Failure {
         let failure = Failure::from(error);
         Failure {
@@ -223,8 +213,7 @@ impl Failure {
     }
 }
 
-/// Redacts names, because an agent can put a secret into a DNS request. Redacts faults, because they quote paths,
-/// headers and server names.
+/// An agent can put a secret into a DNS request's name. Faults quote paths, headers and server names.
 fn account(mut ledger: Ledger, redactor: &Redactor) -> Ledger {
     for row in &mut ledger.rows {
         (row.host, row.rule) = (redactor.text(&row.host), redactor.text(&row.rule));
@@ -233,7 +222,6 @@ fn account(mut ledger: Ledger, redactor: &Redactor) -> Ledger {
     ledger
 }
 
-/// Redacts file names.
 fn names(mut changes: ChangeSet, redactor: &Redactor) -> ChangeSet {
     changes.runnable.iter_mut().for_each(|each| each.path = redactor.text(&each.path));
     changes
@@ -324,7 +312,7 @@ impl Receipt {
 }
 
 impl Store {
-    /// The receipt of a task that has ended; `None` while it runs.
+    /// The receipt of an ended task; `None` while it runs.
     pub fn receipt(&self, id: &str) -> Result<Option<Receipt>> {
         match read(&self.task(id).join("receipt.json")) {
             Ok(receipt) => Ok(Some(receipt)),

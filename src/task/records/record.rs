@@ -1,5 +1,4 @@
-//! The record of a task, written at its beginning, and its status, which is derived and never stored. A receipt means
-//! ended, a held lock running, neither lost.
+//! The record of a task. The status is derived, never stored: a receipt means ended, a held lock running, neither lost.
 
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::{ExitCodes, Guarantee, Limits, Mount, Volume};
@@ -21,10 +20,10 @@ use std::path::{Path, PathBuf};
 pub(crate) const SCHEMA: u32 = 1;
 /// The version of the record's form. `migrate` upgrades older ones; newer ones are refused.
 const RECORD: u32 = 3;
-/// The record, written before anything else of the task.
+/// Written before anything else of the task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// Version of the form.
+    /// The form's version.
     pub schema: u32,
     /// The task's id.
     pub id: String,
@@ -34,29 +33,29 @@ pub struct Record {
     /// Its labels.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
-    /// When it began, RFC 3339.
+    /// Start, RFC 3339.
     pub created: String,
     /// The command; invalid UTF-8 is replaced.
     pub command: Vec<String>,
     /// Names of the set variables, never their values.
     pub environment_names: Vec<String>,
-    /// The secrets, without their values.
+    /// The secrets, without values.
     #[serde(default)]
     pub secrets: Vec<SecretUse>,
-    /// The source of the workspace.
+    /// The workspace's source.
     pub workspace: WorkspaceSource,
-    /// The path of the workspace inside.
+    /// The workspace's path inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<PathBuf>,
-    /// The start folder inside, if it is not the workspace.
+    /// The start folder inside, if not the workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
-    /// The root file system, if it is not the host's folders.
+    /// The root file system, if not the host's folders.
     pub rootfs: Option<std::path::PathBuf>,
-    /// The files and folders of the host that it shows.
+    /// Shown files and folders of the host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
-    /// The volumes, without the home.
+    /// Volumes, without the home.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Volume>,
     /// The volume that is the home.
@@ -65,7 +64,7 @@ pub struct Record {
     /// The patterns of `--hide`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hide: Vec<String>,
-    /// The image of the root, with its configuration.
+    /// The root's image, with its configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageUsed>,
     /// Whether its command is root inside.
@@ -75,7 +74,7 @@ pub struct Record {
     pub limits: Limits,
     /// The supervisor's process id.
     pub supervisor: u32,
-    /// Protections and limits that may be missing, by name.
+    /// Protections and limits that may be missing.
     pub may_degrade: Vec<String>,
     /// The backend.
     #[serde(default = "native")]
@@ -88,12 +87,12 @@ pub struct Record {
     /// Whether it has a terminal, which makes standard output and standard error one stream.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminal: bool,
-    /// Whether JSON lines of its output are progress events.
+    /// Whether its output's JSON lines are progress events.
     pub stream_json: bool,
-    /// The patterns of its artifacts.
+    /// Its artifacts' patterns.
     #[serde(default)]
     pub artifacts: ArtifactOptions,
-    /// The path and the schema of its result.
+    /// Path and schema of its result.
     #[serde(default)]
     pub result: ResultOptions,
     /// Whether its changes are kept.
@@ -102,7 +101,7 @@ pub struct Record {
     /// Whether the changes include ignored files.
     #[serde(default)]
     pub ignored: bool,
-    /// The folder or repository of the host, pinned by device and inode.
+    /// The host's folder or repository, by device and inode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<FolderIdentity>,
     /// Whether a canary secret was planted.
@@ -113,17 +112,17 @@ pub struct Record {
     pub profile: Option<ProfileUsed>,
     /// The task whose workspace it continues.
     pub continued_from: Option<String>,
-    /// The checkpoint of that task that it began with.
+    /// That task's checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<String>,
 }
 
-/// The backend of records from before the choice.
+/// For records from before the choice.
 fn native() -> String {
     crate::sandbox::Backend::Native.to_string()
 }
 
-/// The default of records from before the choice.
+/// For records from before the choice.
 fn yes() -> bool {
     true
 }
@@ -136,7 +135,7 @@ impl Record {
         image: Option<&Opened>,
         held: &TaskSecrets,
     ) -> Record {
-        // Hide a secret's value that the caller wrote into the command.
+        // The caller may have written a secret's value into the command.
         let text = |word: &std::ffi::OsString| held.redactor().text(&word.to_string_lossy());
         Record {
             schema: RECORD,
@@ -185,7 +184,6 @@ impl Record {
         }
     }
 
-    /// The data of the first event: the state with name and labels.
     pub(crate) fn first_state(&self) -> Value {
         let mut data = json!({ "state": "preparing" });
         if let Some(name) = &self.name {
@@ -218,7 +216,7 @@ impl Store {
     }
 }
 
-/// Migrates a record one version at a time. Missing values were the defaults of their time.
+/// One version at a time. Missing values were the defaults of their time.
 fn migrate(mut record: Map<String, Value>, schema: u64) -> Map<String, Value> {
     if schema < 2 {
         // 1 had no settings except the limits.
@@ -246,7 +244,6 @@ pub(crate) mod tests {
     use super::*;
     use crate::task::store::json::LONGEST;
 
-    /// A record of the first version.
     pub(crate) const FIRST: &str = r#"{"schema":1,"id":"t0","created":"2026-11-01T00:00:00.000000Z","command":["true"],"environment_names":["A"],
         "workspace":"empty","rootfs":null,"limits":{"cpus":2.0,"cpu_time":14400.0,"memory":4294967296,"swap":0,"pids":1024,"disk":null,
         "inodes":1000000,"open_files":8192,"wall":7200.0,"idle":1800.0,"output_bytes":268435456,"io_bps":null,"io_iops":null},"supervisor":1}"#;
