@@ -1,7 +1,7 @@
-//! The agent's own home: a volume for each agent and project, so that its sessions, settings and history persist.
+//! The agent's home: a volume for each agent and project, so that sessions, settings and history persist.
 //!
-//! The volume is shown in the sandbox only; no program of the host reads it. Another root has another home: its files
-//! belong to another user.
+//! Only the sandbox sees the volume; no program of the host reads it. Another root has another home: its files belong
+//! to another user.
 
 use super::Agent;
 use crate::error::{Kind, Result};
@@ -11,7 +11,6 @@ use crate::task::definition::{Definition, WorkspaceSource, hosted};
 use crate::task::store::Store;
 use std::path::Path;
 
-/// Letters of the digest in a volume's name.
 const DIGITS: usize = 10;
 /// The longest first part of a volume's name.
 const LONGEST: usize = 40;
@@ -21,11 +20,11 @@ const LONGEST: usize = 40;
 pub enum AgentHome {
     /// The volume that the caller named.
     Given(String),
-    /// The volume of the agent and the project.
+    /// The volume of agent and project.
     Persistent {
         /// Its name.
         volume: String,
-        /// The agent and the project.
+        /// Agent and project.
         purpose: String,
     },
     /// Empty at the start, and discarded with the task.
@@ -36,7 +35,7 @@ pub enum AgentHome {
 }
 
 impl Agent {
-    /// Chooses the home and sets it in the definition. Makes nothing.
+    /// Chooses the definition's home; makes nothing.
     pub fn choose_home(&self, is_fresh: bool, definition: &mut Definition) -> AgentHome {
         let home = if is_fresh { temporary("") } else { self.home(definition) };
         definition.sandbox.home = match &home {
@@ -96,7 +95,7 @@ fn temporary(reason: &str) -> AgentHome {
     AgentHome::Temporary { reason: reason.to_owned() }
 }
 
-/// The name of the volume: the agent's, and a digest of the agent, the project and the root.
+/// The agent's name, and a digest of agent, project and root.
 fn volume_name(agent: &str, purpose: &str) -> String {
     let agent = Path::new(agent).file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let plain = agent.chars().map(|each| if each.is_ascii_alphanumeric() { each } else { '-' }).take(LONGEST);
@@ -106,7 +105,7 @@ fn volume_name(agent: &str, purpose: &str) -> String {
     format!("{first}-{}", &files::digest(purpose.as_bytes())[..DIGITS])
 }
 
-/// Makes the volume of a home that persists. While another task writes it, the home of this one is temporary.
+/// Makes a persistent home's volume. While another task writes it, the home is temporary.
 pub fn prepare_home(store: &Store, home: AgentHome, definition: &mut Definition) -> Result<AgentHome> {
     let AgentHome::Persistent { volume, purpose } = &home else { return Ok(home) };
     match store.prepare_home(volume, purpose) {

@@ -1,5 +1,5 @@
-//! The provider's keys: the caller's variables, or the login of the program, become secrets at the broker, each for the
-//! host of its URL.
+//! The provider's keys: the caller's variables, or the program's login, become secrets at the broker, each for its
+//! URL's host.
 
 use super::login::{self, AgentLogin, Login};
 use super::{AgentTable, Caller, add_variable, wrong};
@@ -13,9 +13,8 @@ use crate::task::secrets::{Exposure, Secret, Source};
 /// The value of a key inside, where the provider needs none.
 const PLACEHOLDER: &str = "held-by-the-broker";
 
-/// The keys that a task uses.
 pub(super) struct Keys {
-    /// The URL of each key of the preset, and whether the key is in use.
+    /// Each key's variable and URL, and whether the key is in use.
     urls: Vec<(String, String, bool)>,
     facts: Vec<AgentKey>,
 }
@@ -29,22 +28,21 @@ pub struct AgentKey {
     pub host: String,
     /// Where its value is.
     pub place: KeyPlace,
-    /// The login file with the value, where no variable has it.
+    /// The login file with the value, if no variable has it.
     pub login: Option<AgentLogin>,
 }
 
-/// Where the value of a key is.
+/// Where a key's value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPlace {
     /// At the broker, outside of the sandbox.
     Outside,
     /// In the sandbox, as the caller asked by a flag.
     Inside,
-    /// It is not set: the caller's own URL works without a key.
+    /// Not set: the caller's own URL works without a key.
     Missing,
 }
 
-/// A URL of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Url {
     is_tls: bool,
@@ -75,8 +73,7 @@ impl Url {
 }
 
 impl Keys {
-    /// Fills a text: `{url:KEY}` with the URL of a key, `{url}` and `{key}` with the URL and the variable of the first key
-    /// in use.
+    /// Fills `{url:KEY}` with a key's URL, `{url}` and `{key}` with URL and variable of the first key in use.
     pub(super) fn fill(&self, text: &str) -> Result<String> {
         let first = self.urls.iter().find(|(.., is_used)| *is_used).or(self.urls.first());
         let mut filled = text.to_owned();
@@ -100,13 +97,12 @@ impl Keys {
     }
 }
 
-/// Adds the keys that are set to a definition, else the login of the program. Without both, a URL of the caller's own
-/// is enough.
+/// Adds the set keys, else the program's login. Without both, a URL of the caller's own is enough.
 pub(super) fn add(name: &str, table: &AgentTable, caller: &Caller<'_>, definition: &mut Definition) -> Result<Keys> {
     let text = |variable: &str| (caller.variable)(variable).and_then(|value| value.into_string().ok());
     let mut keys = Keys { urls: Vec::new(), facts: Vec::new() };
     let mut unset = Vec::new();
-    // Of the keys for one host, one that is set comes first: the others may name the same variable with a URL.
+    // A set key goes first: the others of its host may name the same variable with a URL.
     let is_set = |key: &KeyTable| (caller.variable)(&key.variable).is_some_and(|value| !value.is_empty());
     let is_known = |key: &KeyTable| is_set(key) || is_given(definition, &key.variable);
     let found = if table.keys.iter().any(is_known) { None } else { Login::find(table, caller)? };
@@ -127,7 +123,7 @@ pub(super) fn add(name: &str, table: &AgentTable, caller: &Caller<'_>, definitio
             })
             .doing(step)?;
         let (is_set, is_given) = (is_set(key), is_given(definition, &key.variable));
-        // A server of the caller's own without TLS, such as that of a local model, needs no login.
+        // The caller's own server without TLS, such as a local model's, needs no login.
         let login = found.as_ref().filter(|_| has_login(key) && url.is_tls);
         if let Some(login) = login {
             login.check().doing(step)?;
@@ -182,7 +178,7 @@ pub(super) fn add(name: &str, table: &AgentTable, caller: &Caller<'_>, definitio
     Ok(keys)
 }
 
-/// Whether the caller gave the variable by a flag: as a value, as a secret, or in a profile.
+/// Whether a flag or a profile gave the variable, as a value or a secret.
 fn is_given(definition: &Definition, variable: &str) -> bool {
     let is_secret = definition.secrets.iter().any(|secret| secret.name == variable);
     is_secret || definition.sandbox.environment.iter().any(|(name, _)| name.to_str() == Some(variable))
@@ -203,7 +199,7 @@ fn brokered(key: &KeyTable, url: &Url, source: Source) -> Result<Secret> {
     Ok(secret)
 }
 
-/// Allows the host of a URL, unless a rule does.
+/// Allows the URL's host, unless a rule does.
 fn allow(definition: &mut Definition, url: &Url) -> Result<()> {
     let text = match url.host.parse::<std::net::Ipv4Addr>() {
         Ok(address) if !address.is_loopback() => format!("{address}/32:{}", url.port),

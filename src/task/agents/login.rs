@@ -1,4 +1,4 @@
-//! The login file of an agent's own program as the source of a key: read outside, and never shown inside.
+//! The login file of an agent's own program as a key's source: read outside, never shown inside.
 
 use super::{AgentTable, Caller, wrong};
 use crate::error::{Kind, Result, Step};
@@ -14,25 +14,23 @@ use std::time::Duration;
 pub struct AgentLogin {
     /// The file.
     pub path: PathBuf,
-    /// How long its token is valid, if it has an end.
+    /// How long its token is valid, if it ends.
     pub remaining: Option<Duration>,
 }
 
 /// A login that replaces a key of the preset.
 #[derive(Debug)]
 pub(super) struct Login {
-    /// The variable of the key.
     pub variable: String,
-    /// The file.
     pub file: LoginFile,
-    /// When its token ends, in seconds since 1970.
+    /// Seconds since 1970.
     end: Option<u64>,
     /// Variables inside that are not secrets.
     pub variables: Vec<(String, String)>,
 }
 
 impl Login {
-    /// Finds the first login file with a token. Hosted mode uses no login: the file is the operator's.
+    /// Finds the first login file with a token. Hosted mode uses none: the file is the operator's.
     pub(super) fn find(table: &AgentTable, caller: &Caller<'_>) -> Result<Option<Login>> {
         if hosted::rules()?.is_some() {
             return Ok(None);
@@ -53,12 +51,10 @@ impl Login {
         Ok(None)
     }
 
-    /// Refuses a token that has expired.
     pub(super) fn check(&self) -> Result<()> {
         self.end.and_then(expired_for).map_or(Ok(()), |time| Err(self.file.expired(time)))
     }
 
-    /// The file, for a person.
     pub(super) fn describe(&self) -> AgentLogin {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let remaining = self.end.map(|end| Duration::from_secs(end.saturating_sub(now.as_secs())));
@@ -66,7 +62,6 @@ impl Login {
     }
 }
 
-/// The path of a login file, without links.
 fn path(login: &LoginTable, caller: &Caller<'_>) -> Option<PathBuf> {
     let folder = |name: &str| (caller.variable)(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let path = match login.folder.as_deref().and_then(folder) {
@@ -76,7 +71,6 @@ fn path(login: &LoginTable, caller: &Caller<'_>) -> Option<PathBuf> {
     std::fs::canonicalize(path).ok()
 }
 
-/// The names of the files, for an error.
 pub(super) fn names(keys: &[KeyTable]) -> String {
     let mut names: Vec<_> =
         keys.iter().filter_map(|key| key.login.as_ref()).map(|login| format!("`~/{}`", login.file)).collect();
@@ -84,7 +78,7 @@ pub(super) fn names(keys: &[KeyTable]) -> String {
     names.join(", ")
 }
 
-/// Hides the login files that a task uses from the workspace. Refuses a mount or a root with one of them.
+/// Hides login files from the workspace; refuses a mount or a root with one.
 pub(super) fn hide(definition: &mut Definition) -> Result<()> {
     if is_off("agent-login") {
         return Ok(());

@@ -1,9 +1,7 @@
-//! Coding agents by their name: presets, the installed program with its runtime, and the provider's keys.
+//! Coding agents by name. [`Agent::open`] reads the preset, [`project`] the project's file; then the caller sets flags.
+//! [`Agent::complete`] adds program and keys, and [`Agent::choose_home`] the home. These make and run nothing.
+//! [`prepare_home`] makes the home's volume.
 //!
-//! In: a preset (in this program, or the caller's own), the caller's PATH and variables, the project's `.brig.toml`.
-//! Out: a definition for the pipeline. Order: [`Agent::open`] reads the preset, [`project`] the project's file, then
-//! the caller sets flags, [`Agent::complete`] adds the program and the keys, and [`Agent::choose_home`] the home. These
-//! make nothing and run nothing. [`prepare_home`] makes the volume of the home.
 //! Never: a key or a login file in the sandbox, a host that neither the preset nor the caller names.
 
 mod home;
@@ -31,20 +29,20 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a session at a terminal may take, also without output. It waits for a person.
+/// A session at a terminal waits for a person, also without output.
 const SESSION: Duration = Duration::from_secs(24 * 3600);
 
-/// A preset that was read into a definition.
+/// A preset, read into a definition.
 #[derive(Clone, Debug)]
 pub struct Agent {
     /// Its word on the command line, or the profile's path.
     pub name: String,
     table: AgentTable,
-    /// Whether the caller gave the whole command, and the table names none.
+    /// The caller gave the whole command; the table names none.
     is_own_command: bool,
 }
 
-/// What the caller's side of a task contributes.
+/// The caller's side of a task.
 #[derive(Clone, Copy)]
 pub struct Caller<'a> {
     /// Looks a variable up.
@@ -59,27 +57,27 @@ impl std::fmt::Debug for Caller<'_> {
     }
 }
 
-/// The facts that a person should know before the agent starts.
+/// What a person should know before the agent starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentFacts {
     /// Its name for a person.
     pub title: String,
-    /// The program, as it runs inside.
+    /// The program's path inside.
     pub program: PathBuf,
     /// The keys.
     pub keys: Vec<AgentKey>,
-    /// What switches the agent's own questions off.
+    /// What switches off the agent's own questions.
     pub unattended: Option<String>,
 }
 
 impl Agent {
-    /// Reads the preset of that name into the definition.
+    /// Reads a preset into the definition.
     pub fn open(name: &str, definition: &mut Definition) -> Result<Agent> {
         let table = presets::read(name, definition)?;
         Ok(Agent { name: name.to_owned(), table, is_own_command: false })
     }
 
-    /// Reads a profile, which may have an `[agent]` table, for the caller's command.
+    /// Reads a profile, with or without `[agent]`, for the caller's command.
     pub fn of_profile(profile: &Path, command: &OsString, definition: &mut Definition) -> Result<Agent> {
         let table = super::definition::profile::read_preset(profile, definition)?;
         let name = profile.display().to_string();
@@ -91,7 +89,7 @@ impl Agent {
         })
     }
 
-    /// Gives a session at a terminal the time that a person needs, unless the preset or the machine limits it.
+    /// Gives a session a person's time, unless the preset or the machine limits it.
     pub fn extend_session(&self, definition: &mut Definition) -> Result<()> {
         if hosted::rules()?.is_some() {
             return Ok(());
@@ -107,7 +105,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Completes the definition: the command, the program and its runtime, the keys and their hosts.
+    /// Adds command, program, runtime, keys and their hosts.
     pub fn complete(&self, caller: &Caller<'_>, definition: &mut Definition) -> Result<AgentFacts> {
         if definition.sandbox.network.mode == NetworkMode::None {
             definition.sandbox.network.mode = NetworkMode::Egress;
@@ -139,7 +137,7 @@ impl Agent {
         Ok(AgentFacts { title, program, keys: keys.into_facts(), unattended })
     }
 
-    /// The words that make the files of the agent's home before the program starts.
+    /// A shell makes the agent's files before the program starts.
     fn seed(&self, program: &Path, definition: &Definition) -> Vec<OsString> {
         const SCRIPT: &str = r#"while [ "$1" != -- ]; do
     if ! [ -e "$HOME/$1" ]; then mkdir -p "$(dirname "$HOME/$1")" && printf %s "$2" > "$HOME/$1"; fi
@@ -156,7 +154,7 @@ exec "$@""#;
             WorkspaceSource::Directory(folder) => std::fs::canonicalize(folder).unwrap_or_else(|_| folder.clone()),
             _ => PathBuf::from(WORKSPACE),
         };
-        // In the form of JSON, without the quotes around it.
+        // JSON without the quotes around it.
         let folder = serde_json::json!(folder.to_string_lossy()).to_string();
         let fill = |content: &str| content.replace("{folder}", folder.trim_matches('"'));
         words.extend(self.table.files.iter().flat_map(|(path, content)| [path.into(), fill(content).into()]));
@@ -165,7 +163,7 @@ exec "$@""#;
     }
 }
 
-/// Sets a variable, unless a flag has set it.
+/// Unless a flag has set it.
 fn add_variable(definition: &mut Definition, name: &str, value: Option<OsString>) {
     let environment = &mut definition.sandbox.environment;
     if let (Some(value), false) = (value, environment.iter().any(|(given, _)| given.to_str() == Some(name))) {

@@ -1,4 +1,4 @@
-//! The presets: in this program, and the caller's own in `~/.config/brig/agents`, which replace those.
+//! The presets: built in, and the caller's own in `~/.config/brig/agents`, which replace those.
 
 use super::wrong;
 use crate::error::{Kind, Result, Step};
@@ -8,7 +8,7 @@ use crate::task::definition::profile::{read_file, take_text};
 use crate::task::definition::user_file::{config_folder, open_own};
 use std::path::{Path, PathBuf};
 
-/// The presets in this program, in alphabetical order.
+/// In alphabetical order.
 const PRESETS: [(&str, &str); 8] = [
     ("aider", include_str!("../../../rootfs/agents/aider.toml")),
     ("claude", include_str!("../../../rootfs/agents/claude.toml")),
@@ -19,7 +19,6 @@ const PRESETS: [(&str, &str); 8] = [
     ("opencode", include_str!("../../../rootfs/agents/opencode.toml")),
     ("qwen", include_str!("../../../rootfs/agents/qwen.toml")),
 ];
-/// The longest preset.
 const LONGEST: u64 = 1 << 20;
 
 /// A preset in a list.
@@ -31,13 +30,13 @@ pub struct PresetSummary {
     pub title: String,
     /// The program.
     pub program: String,
-    /// The caller's file that replaces the preset of this program, or adds one.
+    /// The caller's file that replaces or adds the preset.
     pub file: Option<PathBuf>,
     /// The text.
     pub text: String,
 }
 
-/// The caller's own preset of that name, if there is one. A name is one word: it cannot lead to another folder.
+/// A name is one word: it cannot lead to another folder.
 /// An empty file is none: a shell makes it before `brig agent show NAME > NAME.toml` runs.
 fn own_file(name: &str) -> Option<PathBuf> {
     let is_word = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
@@ -45,7 +44,6 @@ fn own_file(name: &str) -> Option<PathBuf> {
     path.symlink_metadata().is_ok_and(|file| file.len() > 0).then_some(path)
 }
 
-/// Reads the preset of that name into a definition.
 pub(super) fn read(name: &str, definition: &mut Definition) -> Result<AgentTable> {
     let table = match (own_file(name), PRESETS.iter().find(|(known, _)| *known == name)) {
         (Some(path), _) => {
@@ -71,7 +69,7 @@ pub(super) fn read(name: &str, definition: &mut Definition) -> Result<AgentTable
     })
 }
 
-/// Every preset: those of this program, and the caller's own.
+/// Every preset: built in, and the caller's own.
 pub fn presets() -> Result<Vec<PresetSummary>> {
     let mut names: Vec<String> = PRESETS.iter().map(|(name, _)| (*name).to_owned()).collect();
     let folder = config_folder().map(|folder| folder.join("agents")).ok();

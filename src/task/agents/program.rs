@@ -1,5 +1,4 @@
-//! Shows the agent's installed program inside, read-only, with what it needs to run. With an image or another root the
-//! program is that root's.
+//! Shows the agent's installed program inside, read-only, with its runtime. An image or another root has its own.
 
 use super::runtime::Runtime;
 use super::search::SearchPath;
@@ -9,10 +8,10 @@ use crate::sandbox::Backend;
 use crate::task::definition::{Definition, WorkspaceSource};
 use std::path::PathBuf;
 
-/// PATH inside, after the folders of the program.
+/// PATH inside, after the program's folders.
 const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
-/// Shows the program in the sandbox of the definition; returns its path inside.
+/// Returns the program's path inside.
 pub(super) fn show(table: &AgentTable, caller: &Caller<'_>, definition: &mut Definition) -> Result<PathBuf> {
     let sandbox = &definition.sandbox;
     if definition.image.is_some() || sandbox.rootfs.is_some() || sandbox.backend == Backend::Local {

@@ -1,5 +1,5 @@
-//! The project's file `.brig.toml`: a profile in the workspace's folder. It narrows a task. More than that needs the
-//! caller's trust in its digest, as with direnv: an edit of the file, also by an agent, ends the trust.
+//! The project's file `.brig.toml`: a profile in the workspace's folder. It narrows a task. More needs the caller's
+//! trust in its digest, as with direnv: an edit, also by an agent, ends the trust.
 
 use super::wrong;
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -13,9 +13,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The file's name.
 const NAME: &str = ".brig.toml";
-/// The longest file.
 const LONGEST: u64 = 64 << 10;
 
 /// The project's file of a task.
@@ -29,7 +27,7 @@ pub struct ProjectFile {
     pub ignored: Vec<String>,
 }
 
-/// Reads the file in a folder; `None` without such a file. A link is refused: it could lead to any file of the caller.
+/// A link is refused: it could lead to any file of the caller.
 fn read(folder: &Path) -> Result<Option<(PathBuf, String)>> {
     let path = folder.join(NAME);
     let bytes = match files::read_plain(&path, LONGEST) {
@@ -42,7 +40,7 @@ fn read(folder: &Path) -> Result<Option<(PathBuf, String)>> {
     Ok(Some((path, text)))
 }
 
-/// The file that names the trusted digest of a folder's file: one for each folder.
+/// Each folder has a file with the trusted digest.
 fn record(path: &Path) -> Result<PathBuf> {
     let name = files::digest(path.as_os_str().as_encoded_bytes());
     Ok(config_folder()?.join("trusted").join(name))
@@ -54,7 +52,7 @@ fn is_trusted(path: &Path, text: &str) -> bool {
         let mut file = open_own(&record)?.take(LONGEST);
         file.read_to_string(&mut kept).failing(Kind::Profile, || "read a trusted digest".to_owned()).map(|_| kept)
     });
-    // The digest is of the path too: a record that was copied is not one of another folder.
+    // The digest is of the path too: a copied record does not hold for another folder.
     kept.is_ok_and(|kept| kept == content(path, text)) || is_off("agent-project")
 }
 
@@ -62,7 +60,7 @@ fn content(path: &Path, text: &str) -> String {
     format!("{} {}\n", files::digest(text.as_bytes()), path.display().to_string().escape_debug())
 }
 
-/// Sets the project's file of a definition's folder, over the preset and below the flags.
+/// Sets the project's file over the preset and below the flags.
 pub fn project(definition: &mut Definition) -> Result<Option<ProjectFile>> {
     let WorkspaceSource::Directory(folder) = &definition.workspace else { return Ok(None) };
     let Ok(folder) = std::fs::canonicalize(folder) else { return Ok(None) };
@@ -80,14 +78,14 @@ pub fn project(definition: &mut Definition) -> Result<Option<ProjectFile>> {
     Ok(Some(ProjectFile { path, is_trusted, ignored }))
 }
 
-/// Trusts the file of a folder as it is now; returns its path and its text.
+/// Trusts a folder's file as it is; returns its path and text.
 pub fn trust(folder: &Path) -> Result<(PathBuf, String)> {
     let real = std::fs::canonicalize(folder).failing(Kind::NotFound, || format!("find `{}`", folder.display()))?;
     let Some((path, text)) = read(&real)? else {
         return Err(Error::new(Kind::NotFound, format!("`{}` has no file `{NAME}`", real.display()))
             .hint("name the folder of a project with one"));
     };
-    // What does not parse could not be meant.
+    // The person cannot mean what does not parse.
     take_text(&text, &path, &mut Definition::new(Vec::new()), false)?;
     let record = record(&path)?;
     files::create_directories(record.parent().unwrap_or(Path::new("/")), 0o700)?;
@@ -95,7 +93,7 @@ pub fn trust(folder: &Path) -> Result<(PathBuf, String)> {
     Ok((path, text))
 }
 
-/// Ends the trust in the file of a folder; `false` if there was none.
+/// Ends the trust in a folder's file; `false` if there was none.
 pub fn untrust(folder: &Path) -> Result<bool> {
     let real = std::fs::canonicalize(folder).failing(Kind::NotFound, || format!("find `{}`", folder.display()))?;
     let record = record(&real.join(NAME))?;
@@ -105,9 +103,8 @@ pub fn untrust(folder: &Path) -> Result<bool> {
     }
 }
 
-/// Writes rules into the file of a task's folder. They are in force once the caller trusts the file: the agent chose the
-/// hosts. Only a missing file, or a trusted one without `[network]`, is written: brig does not rewrite what a person
-/// wrote.
+/// Writes rules into the project's file. They need the caller's trust: the agent chose the hosts. Writes only a missing
+/// file, or a trusted one without `[network]`: brig does not rewrite a person's words.
 pub fn learn(definition: &Definition, rules: &[String]) -> Result<PathBuf> {
     let WorkspaceSource::Directory(folder) = &definition.workspace else {
         return Err(wrong("the task works on no folder", "use --dir").of_kind(Kind::Usage));

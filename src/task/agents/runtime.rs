@@ -1,8 +1,8 @@
-//! The files that an installed program needs to run: its package, its interpreter, and the links between them.
+//! The files that an installed program needs: its package, its interpreter, and the links between them.
 //!
-//! In: a path of the host, with links. Out: folders and files to show read-only at their own paths. Folders are as small
-//! as a runtime allows: a virtual environment, a `node_modules`, the prefix of one Python or Node; else single files.
-//! Never: a home folder, or a prefix such as `~/.local` that has more than one program's files.
+//! They are shown read-only at their own paths, in the smallest folders possible. These are a virtual environment, a
+//! `node_modules`, the prefix of one Python or Node; else single files. Never: a home folder, or a prefix such as
+//! `~/.local` with more than one program's files.
 
 use super::search::SearchPath;
 use super::wrong;
@@ -18,10 +18,9 @@ use std::path::{Component, Path, PathBuf};
 const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 /// Links and interpreters on the way to a program.
 const MOST_HOPS: usize = 16;
-/// The bytes of a script in which its interpreter is named.
+/// The bytes of a script that name its interpreter.
 const HEAD: u64 = 4096;
 
-/// What a program needs, in the making.
 pub(super) struct Runtime<'a> {
     search: &'a SearchPath,
     home: Option<PathBuf>,
@@ -36,7 +35,7 @@ impl Runtime<'_> {
         Runtime { search, home, shown: Vec::new(), folders: Vec::new(), variables: Vec::new() }
     }
 
-    /// Adds a program and its interpreter; returns its real path, at which it runs inside.
+    /// Returns the program's real path, where it runs inside.
     pub(super) fn add_program(&mut self, path: &Path) -> Result<PathBuf> {
         let step = || format!("show the program `{}`", path.display());
         let real = std::fs::canonicalize(path).failing(Kind::NotFound, step)?;
@@ -53,7 +52,6 @@ impl Runtime<'_> {
         Ok(real)
     }
 
-    /// Adds the interpreter of a script, with all links that lead to it.
     fn add_interpreter(&mut self, script: &Path, depth: usize) -> Result<()> {
         let Some(interpreter) = interpreter(script)? else { return Ok(()) };
         if depth > MOST_HOPS {
@@ -74,7 +72,7 @@ impl Runtime<'_> {
         self.add_interpreter(&real, depth + 1)
     }
 
-    /// Adds a file and each link on the way to it; returns the real path.
+    /// Adds each link on the way too; returns the real path.
     fn add_links(&mut self, path: &Path) -> Result<PathBuf> {
         let mut at = plain(path);
         for _ in 0..MOST_HOPS {
@@ -84,14 +82,14 @@ impl Runtime<'_> {
                 self.add_file(&real);
                 return Ok(real);
             };
-            // `..` is meant from the folder that the link is really in.
+            // `..` is relative to the folder that the link is really in.
             let folder = at.parent().map(|folder| std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned()));
             at = plain(&folder.unwrap_or_default().join(target));
         }
         Err(wrong(format!("`{}` is a loop of links", path.display()), "install the program anew"))
     }
 
-    /// Adds the packages that `pip install --user` puts beside a script of the system's Python.
+    /// Adds what `pip install --user` puts beside a script of the system's Python.
     fn add_site(&mut self, script: &Path, python: &Path) {
         let is_python = python.file_name().is_some_and(|name| name.as_bytes().starts_with(b"python"));
         let Some(prefix) = script.parent().filter(|folder| folder.ends_with("bin")).and_then(Path::parent) else {
@@ -109,7 +107,6 @@ impl Runtime<'_> {
         self.shown.extend(sites);
     }
 
-    /// Adds the folder that a file needs, or the file alone.
     fn add_file(&mut self, path: &Path) {
         if is_system(path) && std::fs::canonicalize(path).is_ok_and(|real| is_system(&real)) {
             return;
@@ -120,7 +117,7 @@ impl Runtime<'_> {
         }
     }
 
-    /// The smallest folder that has a file's package or runtime; else the file.
+    /// The smallest folder with a file's package or runtime; else the file.
     fn unit(&self, path: &Path) -> PathBuf {
         let above = || path.ancestors().skip(1);
         if let Some(environment) = above().find(|folder| folder.join("pyvenv.cfg").is_file()) {
@@ -152,7 +149,7 @@ impl Runtime<'_> {
         real.ends_with(".local") || real.components().count() < 3 || self.home.as_ref().is_some_and(of_home)
     }
 
-    /// Shows what was added, except below the caller's own mounts.
+    /// Skips files below the caller's own mounts.
     pub(super) fn show(mut self, definition: &mut Definition, search_path: &str) {
         self.shown.sort();
         let mut tops: Vec<PathBuf> = Vec::new();
@@ -177,7 +174,7 @@ impl Runtime<'_> {
     }
 }
 
-/// An absolute path without `.` and `..`, which are taken by the letter.
+/// Resolves `.` and `..` by the letter.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::from("/");
     for part in path.components() {
@@ -196,11 +193,10 @@ fn is_system(path: &Path) -> bool {
     SYSTEM.iter().any(|folder| path.starts_with(folder))
 }
 
-/// The interpreter that a script names.
 #[derive(Debug, PartialEq, Eq)]
 enum Interpreter {
     Path(PathBuf),
-    /// By `env`, on the PATH.
+    /// A name that `env` finds on the PATH.
     Name(String),
 }
 
@@ -211,7 +207,7 @@ fn interpreter(program: &Path) -> Result<Option<Interpreter>> {
     Ok(parse_interpreter(&head))
 }
 
-/// Reads the first lines of a script. Installers of Python packages write a long path into the second line.
+/// Installers of Python packages write a long path into the second line.
 fn parse_interpreter(head: &[u8]) -> Option<Interpreter> {
     let text = String::from_utf8_lossy(head.strip_prefix(b"#!")?).into_owned();
     let mut lines = text.lines();

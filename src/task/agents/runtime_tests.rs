@@ -3,7 +3,6 @@
 use super::*;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-/// A home with installations.
 struct Home {
     _directory: tempfile::TempDir,
     path: PathBuf,
@@ -30,7 +29,7 @@ impl Home {
         symlink(target.replace("~", self.path.to_str().unwrap()), path).unwrap();
     }
 
-    /// The command and what is shown for a program, with `~` for the home.
+    /// `~` stands for the home.
     #[track_caller]
     fn check(&self, program: &str, folders: &[&str], command: &str, shown: &[&str], variables: &str) {
         let path = std::env::join_paths(folders.iter().map(|folder| self.path.join(folder))).ok();

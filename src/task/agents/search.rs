@@ -1,28 +1,24 @@
-//! Finds programs on the caller's PATH.
-//!
-//! A folder of the PATH in the workspace is skipped: a link in a hostile repository could lead to any file of the
-//! caller.
+//! Finds programs on the caller's PATH. Skips folders in the workspace: a link in a hostile repository could lead to
+//! any file of the caller.
 
 use crate::host::is_off;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The place of an installed program, on the PATH of this process.
+/// Finds an installed program on this process's PATH.
 pub fn installed(program: &str) -> Option<PathBuf> {
     SearchPath::new(std::env::var_os("PATH"), None).find(program)
 }
 
-/// The folders in which the caller's programs are looked up.
 #[derive(Clone, Debug)]
 pub(super) struct SearchPath {
     folders: Vec<PathBuf>,
-    /// Folders of the PATH that were skipped.
     skipped: Vec<PathBuf>,
 }
 
 impl SearchPath {
-    /// The caller's PATH, without relative folders and without those of the workspace.
+    /// Skips relative folders and those of the workspace.
     pub(super) fn new(path: Option<OsString>, workspace: Option<&Path>) -> SearchPath {
         let is_foreign = |folder: &PathBuf| {
             let real = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.clone());
@@ -34,12 +30,11 @@ impl SearchPath {
         SearchPath { folders, skipped }
     }
 
-    /// The program's path in a folder that was skipped.
     pub(super) fn find_skipped(&self, program: &str) -> Option<PathBuf> {
         self.skipped.iter().map(|folder| folder.join(program)).find(is_program)
     }
 
-    /// The program's path, with the links on its way.
+    /// The path keeps its links.
     pub(super) fn find(&self, program: &str) -> Option<PathBuf> {
         self.folders.iter().map(|folder| folder.join(program)).find(is_program)
     }
