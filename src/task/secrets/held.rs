@@ -1,4 +1,4 @@
-//! The secrets of an attempt with their values, from before its start to its end.
+//! The secrets of an attempt with their values.
 
 use super::source::Version;
 use super::{Exposure, Secret, vault};
@@ -23,26 +23,25 @@ use std::time::{Duration, Instant};
 pub struct SecretUse {
     /// Its name.
     pub name: String,
-    /// The kind of its source: `env`, `file`, `cmd`, `oauth` or `login`.
+    /// `env`, `file`, `cmd`, `oauth`, `login` or `made`.
     pub source: String,
     /// How the command got it.
     pub exposure: Exposure,
-    /// Whether its value is redacted; a variable of fewer than six bytes is not.
+    /// Whether its value is redacted; a variable below six bytes is not.
     pub redacted: bool,
-    /// How often a new value replaced it while the command ran.
+    /// How often a new value replaced it.
     pub replaced: u32,
-    /// Whether it was revoked while the command ran.
+    /// Whether it was revoked during the run.
     pub revoked: bool,
 }
 
 impl SecretUse {
-    /// Whether brig generated it: a caller cannot give it again, and does not need to.
+    /// brig generated it: a caller cannot give it again, and need not.
     pub(crate) fn is_made(&self) -> bool {
         self.source == "made"
     }
 }
 
-/// The secrets in force, with their use.
 pub(crate) struct TaskSecrets {
     each: Vec<One>,
     redactor: Redactor,
@@ -60,11 +59,11 @@ struct One {
     told: SecretUse,
 }
 
-/// The folder of revocation requests in the task's directory.
+/// Revocation requests in the task's directory.
 const REQUESTS: &str = "revoke";
 
 impl TaskSecrets {
-    /// Reads every value before anything is made: a value that cannot be read or hidden refuses the task.
+    /// Reads every value before anything is made: one that cannot be read or hidden refuses the task.
     pub(crate) fn read(secrets: &[Secret]) -> Result<TaskSecrets> {
         super::check(secrets)?;
         let redactor = Redactor::new();
@@ -73,7 +72,7 @@ impl TaskSecrets {
             let step = || format!("read the secret `{}`", secret.name);
             let version = secret.source.version();
             let is_brokered = secret.exposure == Exposure::Broker;
-            // The broker's values are not read here: the sandbox's first process is a copy of this one.
+            // Not the broker's values: the sandbox's first process is a copy of this one.
             let value = if is_brokered { Vec::new() } else { secret.source.read().doing(step)? };
             if secret.exposure == Exposure::Environment && value.contains(&0) {
                 return Err(Error::new(Kind::Secret, "a variable cannot hold a NUL byte")
@@ -104,7 +103,6 @@ impl TaskSecrets {
         Ok(TaskSecrets { each, redactor, requests: None, broker, renewing: None, looked: None })
     }
 
-    /// The gateway's part, if it adds secrets to requests.
     pub(crate) fn broker(&self) -> Option<Broker> {
         self.broker.clone()
     }
@@ -122,7 +120,6 @@ impl TaskSecrets {
         Ok(())
     }
 
-    /// An empty set.
     pub(crate) fn none() -> TaskSecrets {
         TaskSecrets {
             each: Vec::new(),
@@ -134,23 +131,19 @@ impl TaskSecrets {
         }
     }
 
-    /// Whether the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.each.is_empty()
     }
 
-    /// The redactor of these secrets.
     pub(crate) fn redactor(&self) -> &Redactor {
         &self.redactor
     }
 
-    /// The files of the sandbox.
     pub(crate) fn files(&self) -> Vec<(String, Hidden)> {
         let files = self.each.iter().filter(|one| one.secret.exposure == Exposure::File);
         files.map(|one| (one.secret.name.clone(), Hidden(one.value.clone()))).collect()
     }
 
-    /// The variables of the command.
     pub(crate) fn variables(&self) -> Vec<(OsString, OsString)> {
         let variables = self.each.iter().filter(|one| one.secret.exposure == Exposure::Environment);
         let values = variables.map(|one| (OsString::from(&one.secret.name), OsString::from_vec(one.value.clone())));
@@ -159,24 +152,21 @@ impl TaskSecrets {
         values.chain(words).collect()
     }
 
-    /// The hidden values by name, for the task's own user.
+    /// The hidden values, for the task's own user.
     pub(crate) fn values(&self) -> Vec<(String, Vec<u8>)> {
         let hidden = self.each.iter().filter(|one| one.told.redacted);
         hidden.map(|one| (one.secret.name.clone(), one.value.clone())).collect()
     }
 
-    /// Starts to look for revocation requests in the task's directory.
     pub(crate) fn listen(&mut self, task: &Path) {
         self.requests = Some(task.join(REQUESTS));
     }
 
-    /// The receipt's rows.
     pub(crate) fn told(&self) -> Vec<SecretUse> {
         self.each.iter().map(|one| one.told.clone()).collect()
     }
 
-    /// Starts a process that renews expiring tokens, so that the supervisor does not wait for a server. The result is
-    /// in the token's file.
+    /// Another process renews expiring tokens in their files: the supervisor does not wait for a server.
     fn renew(&mut self) -> Result<()> {
         const PAUSE: Duration = Duration::from_secs(5);
         if let Some(process) = &self.renewing {
@@ -198,8 +188,8 @@ impl TaskSecrets {
         Ok(())
     }
 
-    /// Follows replaced files and carries out revocations. Called a few times a second, with the directory of the
-    /// secret files once it exists. Returns the updates for the gateway.
+    /// Follows replaced files and carries out revocations, a few times a second. `directory` has the secret files, once
+    /// it exists. Returns updates for the gateway.
     pub(crate) fn tick(&mut self, directory: Option<BorrowedFd<'_>>) -> Result<Vec<Renewal>> {
         let mut renewals = Vec::new();
         let is_reached = |exposure| match exposure {
@@ -264,7 +254,7 @@ impl One {
         Ok(())
     }
 
-    /// Replaces a file: a reader sees the old value or the whole new one.
+    /// A reader sees the old value or the whole new one.
     fn replace(&mut self, directory: BorrowedFd<'_>) -> Result<()> {
         let step = || format!("replace the secret `{}`", self.secret.name);
         let new = format!(".new-{}", self.secret.name);
@@ -281,7 +271,7 @@ impl One {
     }
 }
 
-/// Revokes a secret of a running task: its file is gone when this returns.
+/// Revokes a running task's secret: its file is gone when this returns.
 pub fn revoke(store: &Store, id: &str, name: &str) -> Result<()> {
     const LONGEST: Duration = Duration::from_secs(10);
     let step = || format!("take back the secret `{name}` of `{id}`");

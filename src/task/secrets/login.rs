@@ -1,7 +1,7 @@
 //! The login file of an agent's own program: a JSON object with an access token, which that program renews.
 //!
-//! brig reads the access token and its end, and writes nothing: a refresh token may be valid once, and belongs to the
-//! program. A replaced file is followed. Expired tokens are refused.
+//! brig writes nothing: a refresh token may be valid once, and belongs to the program. It follows a replaced file and
+//! refuses expired tokens.
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
@@ -14,37 +14,35 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The longest file.
 const LONGEST: u64 = 64 << 10;
 /// A larger number is in milliseconds since 1970, a smaller one in seconds.
 const MILLISECONDS: u64 = 100_000_000_000;
 
-/// The access token of a login file.
+/// A login file's access token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoginFile {
     /// The file.
     pub path: PathBuf,
-    /// The JSON pointer (RFC 6901) of the access token.
+    /// The token's JSON pointer (RFC 6901).
     pub token: String,
-    /// The JSON pointer of its end. Without one, a token that is a JWT has it (RFC 7519, `exp`).
+    /// Its end's JSON pointer. Without one, a token that is a JWT has it (RFC 7519, `exp`).
     pub expires: Option<String>,
-    /// The program that renews the token.
+    /// The program that renews it.
     pub program: String,
 }
 
-/// The facts of a login file, without its token.
+/// Facts of a login file, without its token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::task) struct LoginFacts {
-    /// Whether it has a token.
     pub has_token: bool,
-    /// When the token ends, in seconds since 1970.
+    /// The token's end, in seconds since 1970.
     pub end: Option<u64>,
-    /// Other texts of the file, by their JSON pointers.
+    /// Other texts, by JSON pointer.
     pub texts: BTreeMap<String, String>,
 }
 
 impl LoginFile {
-    /// The facts of the file. Another process reads it: this one is copied into the sandbox later.
+    /// Another process reads the file: this one is copied into the sandbox later.
     pub(in crate::task) fn facts(&self, texts: &[&str]) -> Result<LoginFacts> {
         if !self.path.is_file() {
             return Ok(LoginFacts::default());
@@ -65,7 +63,6 @@ impl LoginFile {
         serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))
     }
 
-    /// The access token, unless it has expired.
     pub(super) fn read(&self) -> Result<Vec<u8>> {
         let object = self.object()?;
         let token = text(&object, &self.token).ok_or_else(|| {
@@ -77,7 +74,6 @@ impl LoginFile {
         }
     }
 
-    /// The error of a token that expired so long ago.
     pub(in crate::task) fn expired(&self, time: Duration) -> Error {
         let time = humantime::format_duration(Duration::from_secs(time.as_secs().max(1)));
         Error::new(Kind::Secret, format!("the login in `{}` expired {time} ago", self.path.display())).hint(self.hint())

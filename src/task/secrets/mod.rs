@@ -1,8 +1,7 @@
-//! Secrets of a task: their sources, their exposure to the command, and their change or revocation while it runs.
+//! Secrets of a task: sources, exposure to the command, change and revocation while it runs.
 //!
-//! In: names and sources from the command line or a profile. Out: files below `/run/secrets` or variables of the
-//! command, and the redactor's values. A value is read once, before anything is made, and is in memory only. Never: a
-//! value in an argument, a record, an event, a receipt, a log or a file of the host.
+//! A value is read once, before anything is made, and is in memory only. Never: a value in an argument, a record, an
+//! event, a receipt, a log or a file of the host.
 
 mod held;
 mod login;
@@ -28,32 +27,30 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Exposure {
-    /// A file of mode 0400 in a memory file system at `/run/secrets`. It can be revoked.
+    /// A file of mode 0400 in a memory file system at `/run/secrets`; revocable.
     File,
-    /// A variable of its environment. It cannot be revoked.
+    /// A variable of its environment; not revocable.
     #[serde(rename = "env")]
     Environment,
-    /// Not at all: the gateway adds it to requests for its hosts. The command has a variable of its name with a
-    /// placeholder.
+    /// Not at all: the gateway adds it to requests for its hosts. A variable of its name has a placeholder.
     Broker,
 }
 
 /// One secret, without its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Secret {
-    /// The file's or the variable's name.
+    /// The file's or variable's name.
     pub name: String,
-    /// The source of the value.
+    /// The value's source.
     pub source: Source,
     /// How the command gets it.
     pub exposure: Exposure,
     /// For the broker: its hosts.
     pub credentials: Vec<Credential>,
-    /// For the broker: the value of its variable.
+    /// For the broker: its variable's value.
     pub placeholder: Option<String>,
 }
 
-/// The use of a secret at the broker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Brokered {
     name: String,
@@ -61,11 +58,10 @@ pub(super) struct Brokered {
     placeholder: Option<String>,
 }
 
-/// The longest name of a file and a variable.
 const LONGEST_NAME: usize = 64;
 
 impl Secret {
-    /// A secret, if its name is valid.
+    /// Fails for an invalid name.
     pub fn new(name: &str, source: Source, exposure: Exposure) -> Result<Secret> {
         let letters = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
         let good = !name.is_empty()
@@ -96,7 +92,7 @@ impl Secret {
         Secret::new(name, source, Exposure::File)
     }
 
-    /// The caller's variable of that name, exposed as a variable.
+    /// The caller's variable of that name, as a variable.
     pub fn of_caller(name: &OsString) -> Result<Secret> {
         let text = name.to_str().ok_or_else(|| {
             Error::new(Kind::Usage, format!("`{}` is not a variable name", name.to_string_lossy().escape_debug()))
@@ -106,15 +102,13 @@ impl Secret {
         Ok(Secret { name: text.to_owned(), source, exposure, credentials: Vec::new(), placeholder: None })
     }
 
-    /// Its use at the broker, without its source.
     pub(super) fn brokered(&self) -> Option<Brokered> {
         let (name, credentials) = (self.name.clone(), self.credentials.clone());
         let placeholder = self.placeholder.clone();
         (self.exposure == Exposure::Broker).then_some(Brokered { name, credentials, placeholder })
     }
 
-    /// The same secret with the broker's settings, if it had any. A caller that continues a task gives the source
-    /// again.
+    /// Keeps the broker's settings: a caller that continues a task gives only the source again.
     pub(super) fn kept_as(self, kept: &[Brokered]) -> Secret {
         match kept.iter().find(|each| each.name == self.name) {
             None => self,
@@ -127,16 +121,14 @@ impl Secret {
         }
     }
 
-    /// The command's value for a secret at the broker.
     pub(super) fn placeholder(&self) -> &str {
         self.placeholder.as_deref().unwrap_or(PLACEHOLDER)
     }
 }
 
-/// Opens a path of the host, named in errors by the given word.
+/// Opens a path of the host; the word names it in errors.
 pub(crate) type Pin<'a> = &'a dyn Fn(&str, &Path) -> Result<Pinned>;
 
-/// One host or several.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Hosts {
@@ -144,7 +136,7 @@ enum Hosts {
     Several(Vec<String>),
 }
 
-/// A secret in a profile: `[secrets.NAME]`.
+/// `[secrets.NAME]` of a profile.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wish {
@@ -168,8 +160,7 @@ pub(super) struct Wish {
 }
 
 impl Wish {
-    /// Makes the secret. A relative path starts at `folder`; `pin` opens a path of the host if the machine's rules
-    /// allow it.
+    /// A relative path starts at `folder`; `pin` opens a path of the host if the machine's rules allow it.
     pub(super) fn into_secret(self, name: &str, folder: &Path, pin: Pin) -> Result<Secret> {
         let wrong = |cause: String, hint: &str| {
             Err(Error::new(Kind::Secret, format!("`secrets.{name}`: {cause}")).hint(hint.to_owned()))

@@ -2,8 +2,8 @@
 //! use the same file.
 //!
 //! The file is a JSON object: `token_endpoint`, `client_id`, `refresh_token`, optionally `client_secret` and `scope`.
-//! The answer's `access_token`, `expires_at` (seconds since 1970) and a new `refresh_token` are written back. A lock
-//! serialises refreshes: a refresh token may be valid once, and the next process finds the first one's answer.
+//! `access_token`, `expires_at` (seconds since 1970) and a new `refresh_token` are written back. A lock serialises
+//! refreshes: a refresh token may be valid once, and the next process finds the answer.
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Durability, Lock};
@@ -12,17 +12,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ureq::tls::TlsConfig;
 
-/// A token is renewed this long before its end, in seconds, for requests under way.
+/// Seconds before its end when a token is renewed, for requests under way.
 const EARLY: u64 = 60;
 /// The assumed lifetime of a token without one, in seconds.
 const UNSAID: u64 = 3600;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The longest answer.
 const LONGEST: u64 = 64 << 10;
 
 type Object = Map<String, Value>;
 
-/// The access token, refreshed if that is due.
 pub(super) fn access_token(path: &Path) -> Result<Vec<u8>> {
     let step = || format!("refresh the token in `{}`", path.display());
     if let Some(token) = current(path, EARLY) {
@@ -49,7 +47,7 @@ pub(super) fn access_token(path: &Path) -> Result<Vec<u8>> {
     Ok(token.into_bytes())
 }
 
-/// The token in the file, if it is valid for so many more seconds. Never contacts the server.
+/// The token, if valid for so many more seconds. Never contacts the server.
 pub(super) fn current(path: &Path, seconds: u64) -> Option<Vec<u8>> {
     let object = read(path).ok()?;
     let end = object.get("expires_at").and_then(Value::as_u64)?;
@@ -57,7 +55,6 @@ pub(super) fn current(path: &Path, seconds: u64) -> Option<Vec<u8>> {
     Some(token.as_bytes().to_vec())
 }
 
-/// Whether the token has expired or soon will.
 pub(super) fn is_due(path: &Path) -> bool {
     current(path, EARLY).is_none()
 }

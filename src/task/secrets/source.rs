@@ -1,4 +1,4 @@
-//! Sources of a secret's value: a variable, a file, a command of the caller's, a token that a server or a program renews.
+//! Sources of a secret's value.
 
 use super::login::LoginFile;
 use super::oauth;
@@ -18,7 +18,7 @@ pub enum Source {
     Environment(OsString),
     /// A file; its replacement is followed.
     File(PathBuf),
-    /// The output of a shell command.
+    /// A shell command's output.
     Command(String),
     /// The access token of an OAuth file outside.
     OAuth(PathBuf),
@@ -31,11 +31,11 @@ pub enum Source {
 /// Longer than any credential; a longer file was named by mistake.
 const LONGEST: u64 = 64 << 10;
 
-/// Identifies a state of a file.
+/// A state of a file.
 pub(super) type Version = (u64, u64, i64, i64, u64);
 
 impl Source {
-    /// `env:VARIABLE`, `file:PATH` or `cmd:COMMAND`.
+    /// Parses `env:VARIABLE`, `file:PATH`, `oauth:PATH` or `cmd:COMMAND`.
     pub fn parse(text: &str) -> Result<Source> {
         match text.split_once(':') {
             Some(("env", name)) if !name.is_empty() && !name.contains('=') => Ok(Source::Environment(name.into())),
@@ -54,7 +54,7 @@ impl Source {
         }
     }
 
-    /// The same source with its pinned file; an OAuth file with its pinned folder.
+    /// An OAuth file gets its pinned folder.
     pub(crate) fn pinned(&self, pinned: &Pinned) -> Source {
         match self {
             Source::File(path) => Source::File(pinned.path(path)),
@@ -68,7 +68,6 @@ impl Source {
         }
     }
 
-    /// The word for its kind in records.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Source::Environment(_) => "env",
@@ -80,7 +79,7 @@ impl Source {
         }
     }
 
-    /// Reads the value, without the line break at its end.
+    /// Strips the line break at the end.
     pub(crate) fn read(&self) -> Result<Vec<u8>> {
         let mut value = match self {
             Source::Environment(name) => std::env::var_os(name)
@@ -106,7 +105,7 @@ impl Source {
         Ok(value)
     }
 
-    /// The current value without contacting a server; empty for an expired token.
+    /// The current value without contacting a server; an error for an expired token.
     pub(super) fn at_hand(&self) -> Result<Vec<u8>> {
         match self {
             Source::OAuth(path) => {
@@ -116,12 +115,11 @@ impl Source {
         }
     }
 
-    /// Whether a new value must be requested.
     pub(super) fn is_due(&self) -> bool {
         matches!(self, Source::OAuth(path) if oauth::is_due(path))
     }
 
-    /// The file's state, for a file.
+    /// `None` if it is not a file.
     pub(super) fn version(&self) -> Option<Version> {
         match self {
             Source::File(path) | Source::OAuth(path) => version(path),
@@ -131,7 +129,7 @@ impl Source {
     }
 }
 
-/// Reads a file into one allocation, so that no reallocation leaves a copy of the value.
+/// One allocation: a reallocation would leave a copy of the value.
 fn read_file(path: &Path) -> Result<Vec<u8>> {
     let step = || format!("read `{}`", path.display());
     let mut value = Vec::with_capacity(LONGEST as usize + 1);
@@ -148,7 +146,7 @@ fn version(path: &Path) -> Option<Version> {
     Some((status.dev(), status.ino(), status.mtime(), status.mtime_nsec(), status.size()))
 }
 
-/// Runs the caller's command as the caller. Its output is the value; its errors go to standard error.
+/// The output is the value; errors go to standard error.
 fn run(command: &str) -> Result<Vec<u8>> {
     let step = || "run the command of a secret";
     let mut child = Command::new("/bin/sh")

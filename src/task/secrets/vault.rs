@@ -10,7 +10,7 @@ use crate::task::redact::{SHORTEST, forms};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Reads the broker's values and makes an authority for their hosts; `None` without such secrets.
+/// Makes an authority for the secrets' hosts, too.
 pub(in crate::task) fn open(secrets: &[Secret]) -> Result<Option<Broker>> {
     let brokered: Vec<&Secret> = secrets.iter().filter(|each| each.exposure == Exposure::Broker).collect();
     if brokered.is_empty() {
@@ -36,7 +36,7 @@ pub(in crate::task) fn open(secrets: &[Secret]) -> Result<Option<Broker>> {
     Ok(Some(Broker { credentials, certificate, key: Arc::new(key), values: Arc::new(values), roots }))
 }
 
-/// The values for the redactor, once the sandbox has started.
+/// For the redactor, once the sandbox has started.
 pub(super) fn values(broker: &Broker) -> Result<Vec<Value>> {
     serde_json::from_slice(&read_memory(&broker.values)?).map_err(broken)
 }
@@ -49,7 +49,6 @@ fn write(memory: &OwnedFd, values: &[Value]) -> Result<()> {
     write_memory(memory, &serde_json::to_vec(values).map_err(broken)?)
 }
 
-/// A value in the gateway's form.
 pub(super) fn value(secret: &Secret, value: Vec<u8>) -> Result<Value> {
     let refuse = |cause: String, hint: &str| Err(Error::new(Kind::Secret, cause).hint(hint.to_owned()));
     if !fits_a_header(&value) {
