@@ -9,7 +9,7 @@ use std::time::SystemTime;
 /// The longest record or receipt. An agent's part is bounded at its collection, to half of this together.
 pub(crate) const LONGEST: u64 = 64 << 20;
 
-/// Writes a JSON file. Refuses one longer than what readers take.
+/// Refuses a file longer than readers take.
 pub(crate) fn write<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     let mut bytes = Vec::new();
     serde_json::to_writer_pretty(Bounded::new(&mut bytes, LONGEST), value)
@@ -23,7 +23,6 @@ pub(crate) fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T> {
         .map_err(|cause| Error::new(Kind::Record, cause.to_string()).doing(format!("read `{}`", path.display())))
 }
 
-/// The current time in the form of records.
 pub(crate) fn now() -> String {
     humantime::format_rfc3339_micros(SystemTime::now()).to_string()
 }

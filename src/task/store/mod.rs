@@ -1,11 +1,12 @@
 //! The store of tasks: a directory for each task, and a lock file for each running one.
 //!
 //! ```text
-//! <store>/tasks/<id>/   record.json  events.ndjson  output.log  control.sock  receipt.json  changes/  (health.json  kept.json workspace.img)
-//! <store>/live/<id>     locked by the supervisor; free but still there means that the supervisor died
-//! <store>/names/       a file for each name, with the id of the task that took it last
-//! <store>/queue/        a locked ticket for each task that has or waits for its turn
-//! <store>/index         a row for each task that has ended, made again when it is missing
+//! <store>/tasks/<id>/   record.json events.ndjson output.log control.sock receipt.json changes/
+//!                       (health.json kept.json workspace.img)
+//! <store>/live/<id>     locked by the supervisor; a free one means that the supervisor died
+//! <store>/names/        a file for each name, with the id of the task that took it last
+//! <store>/queue/        a locked ticket for each task that has or awaits its turn
+//! <store>/index         a row for each ended task, made again when missing
 //! <store>/templates/    formatted empty disk images, and what the default root begins with
 //! <store>/volumes/      a directory for each volume
 //! <store>/bases/        checkouts of repositories, one for each commit
@@ -22,22 +23,18 @@ use rustix::process::geteuid;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Attempts to take a new task's lock, which a concurrent reaper may remove. Two losses in a row are improbable.
+/// A concurrent reaper may remove a new task's lock. Two losses in a row are improbable.
 const TRIES: u32 = 100;
 
-/// The store of the machine's root.
 pub(crate) const OF_ROOT: &str = "/var/lib/brig";
 
-/// The note of a kept workspace, in the directory of its task.
 pub(crate) const KEPT_NOTE: &str = "kept.json";
 /// The prefix of a task's name during its removal.
 pub(crate) const REMOVED: &str = ".removed-";
 
-/// The health of a running task with a health check, in its directory.
+/// The health of a running task with a health check.
 pub(crate) const HEALTH: &str = "health.json";
-/// The log of a task, in its directory.
 pub(crate) const LOG: &str = "output.log";
-/// The events of a task, in its directory.
 pub(crate) const EVENTS: &str = "events.ndjson";
 
 /// The tasks of one user on one machine.
@@ -47,14 +44,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// The store at `root`, below the current directory if it is relative: a supervisor in the background has another
-    /// one. Nothing is made before the first task.
+    /// A relative `root` becomes absolute: a supervisor in the background has another current directory. Makes nothing.
     pub fn at(root: PathBuf) -> Store {
-        // It fails for an empty path only, or without a current directory; then each use of the path fails.
+        // Fails only for an empty path or without a current directory; then each use of the path fails.
         Store { root: std::path::absolute(&root).unwrap_or(root) }
     }
 
-    /// The default store: `/var/lib/brig` for the machine's root, else `$XDG_DATA_HOME/brig` or `~/.local/share/brig`.
+    /// `$BRIG_STORE`; else `/var/lib/brig` for the machine's root, `$XDG_DATA_HOME/brig` or `~/.local/share/brig`.
     pub fn default_path() -> Result<PathBuf> {
         let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         if let Some(path) = from("BRIG_STORE") {
@@ -92,13 +88,11 @@ impl Store {
         self.root.join("templates")
     }
 
-    /// The folder where disks are made.
     pub(crate) fn workshop(&self) -> Workshop {
         Workshop { templates: self.templates(), live: self.live() }
     }
 
-    /// The directories of a task's sandbox. The stage is mounted over the directory of the locks, in the sandbox's
-    /// namespace only: that directory always exists.
+    /// The stage is mounted over the directory of the locks, which always exists, in the sandbox's namespace only.
     pub(crate) fn host_paths(&self, id: &str) -> HostPaths {
         HostPaths {
             id: id.to_owned(),
@@ -117,23 +111,20 @@ impl Store {
         self.root.join("mirrors")
     }
 
-    /// The unfinished checkout of the task `id`.
     pub(crate) fn unfinished_base(&self, id: &str) -> PathBuf {
         self.bases().join(format!(".new-{id}"))
     }
 
-    /// The directory of id-range locks, one for the whole machine: only root takes ranges.
+    /// One directory for the whole machine: only root takes ranges.
     pub(crate) fn id_ranges(&self) -> PathBuf {
         PathBuf::from("/run/brig")
     }
 
-    /// Takes a new task's lock. The lock gets its name only when it is held, so that no process takes a starting task
-    /// for one with a dead supervisor.
+    /// Takes a new task's lock. It gets its name only when held, so that a starting task does not look lost.
     pub(crate) fn begin(&self, id: &str) -> Result<Alive> {
         self.take_name(id).hint(|| "name a store that you can write: --store DIR")
     }
 
-    /// Makes a task's directory.
     pub(crate) fn make(&self, id: &str) -> Result<PathBuf> {
         let directory = self.task(id);
         let made = match std::fs::create_dir(&directory) {
@@ -171,7 +162,6 @@ impl Store {
         Err(Error::new(Kind::Store, "its lock is removed again and again").doing(format!("make the task `{id}`")))
     }
 
-    /// The ids of all tasks, oldest first.
     pub(crate) fn ids(&self) -> Result<Vec<String>> {
         let mut ids = self.names()?;
         ids.retain(|name| !name.starts_with('.'));
@@ -179,18 +169,17 @@ impl Store {
         Ok(ids)
     }
 
-    /// All names in the tasks' folder: ids, and unfinished or half-removed ones, which have a dot.
+    /// With unfinished and half-removed tasks, which have a dot.
     pub(crate) fn names(&self) -> Result<Vec<String>> {
         names_in(&self.tasks()).hint(|| "name a store that you can read: --store DIR")
     }
 
-    /// The path of a task during its removal.
     pub(crate) fn hidden(&self, id: &str) -> PathBuf {
         self.tasks().join(format!("{REMOVED}{id}"))
     }
 
-    /// The task whose id is `word`, which has the name `word`, or whose id begins with `word`, in this order; `@` is the
-    /// newest one.
+    /// The task with the id `word`, the name `word`, or an id that begins with `word`, in this order; `@` is the
+    /// newest.
     pub fn find(&self, word: &str) -> Result<String> {
         if word == NEWEST {
             let newest = self.ids()?.pop();
@@ -272,10 +261,9 @@ impl Store {
     }
 }
 
-/// The newest task on the command line.
 const NEWEST: &str = "@";
 
-/// The held lock of a running task. Its drop marks the end of the task.
+/// The held lock of a running task. Its drop marks the task's end.
 #[derive(Debug)]
 pub(crate) struct Alive {
     path: PathBuf,
@@ -296,7 +284,6 @@ impl Drop for Alive {
     }
 }
 
-/// The names in a directory. One that does not exist has none.
 pub(crate) fn names_in(directory: &Path) -> Result<Vec<String>> {
     match std::fs::read_dir(directory) {
         Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),
@@ -305,15 +292,13 @@ pub(crate) fn names_in(directory: &Path) -> Result<Vec<String>> {
     }
 }
 
-/// Whether `word` has the form of a task id.
 pub(crate) fn is_id(word: &str) -> bool {
     matches!(word.len(), 11 | 12) && word.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
 }
 
-/// The number of random letters at the beginning of an id.
+/// Random letters at the beginning of an id.
 const RANDOM: usize = 4;
 
-/// Sorts ids by their time, oldest first.
 pub(crate) fn sort_by_age(ids: &mut [String]) {
     ids.sort_unstable_by(|one, other| {
         let key = |id: &str| (id.get(RANDOM..).unwrap_or_default().to_owned(), id.to_owned());
@@ -321,8 +306,8 @@ pub(crate) fn sort_by_age(ids: &mut [String]) {
     });
 }
 
-/// A new id: four random letters, then the time since 1970 in 1/1296 s (two base-36 digits below the second). The first
-/// two or three letters identify a task.
+/// Four random letters, then the time since 1970 in 1/1296 s (two base-36 digits below the second). The first two or
+/// three letters identify a task.
 pub(crate) fn new_id() -> Result<String> {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     const PARTS: u128 = 36 * 36;

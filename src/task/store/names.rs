@@ -1,21 +1,20 @@
-//! Names of tasks: a file `<store>/names/NAME` has the id of the task that took the name last.
+//! Names of tasks: the file `<store>/names/NAME` has the id of the task that took the name last.
 //!
-//! A running task owns its name. After its end the name still leads to it, until another task takes the name. Every
-//! change is made under the lock of that folder.
+//! A running task owns its name. After its end the name leads to it until another task takes it. Every change is made
+//! under the folder's lock.
 
 use super::{Status, Store};
 use crate::error::{Error, Kind, Result};
 use crate::files::{self, Durability, Lock};
 use std::path::PathBuf;
 
-/// The longest name.
 const LONGEST: usize = 63;
 /// Longer than any id.
 const LONGEST_ID: u64 = 64;
-/// The lock of the folder. No name begins with a dot.
+/// No name begins with a dot.
 const LOCK: &str = ".lock";
 
-/// Checks a name: 1 to 63 of the characters `A-Z a-z 0-9 _ . -`, the first of them a letter or a digit.
+/// Accepts 1 to 63 of the characters `A-Z a-z 0-9 _ . -`, the first a letter or a digit.
 pub(crate) fn checked_name(text: &str) -> Result<String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     let begins_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -39,7 +38,7 @@ impl Store {
         (self.task(&id).exists() || self.live().join(&id).exists()).then_some(id)
     }
 
-    /// Gives a name to the task `id`, whose lock is held. Fails while another task with the name runs.
+    /// The caller holds the lock of `id`. Fails while another task with the name runs.
     pub(crate) fn claim_name(&self, name: &str, id: &str) -> Result<()> {
         let _lock = self.lock_names()?;
         if let Some(holder) = self.named(name)
