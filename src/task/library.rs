@@ -35,10 +35,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The largest file that is read into memory.
+/// The largest file read into memory.
 const LONGEST_FILE: u64 = 1 << 30;
 
-/// Options of a sandbox or task. Defaults are those of the command line.
+/// Options of a sandbox or task; defaults as on the command line.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     program: Option<PathBuf>,
@@ -47,7 +47,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults: an empty workspace, the host's own programs, no network.
+    /// An empty workspace, the host's own programs, no network.
     pub fn new() -> Options {
         Options::default()
     }
@@ -72,7 +72,7 @@ impl Options {
         self.flag("--dir", path)
     }
 
-    /// Works on a clone of a git repository.
+    /// Works on a clone of a repository.
     #[must_use]
     pub fn repository(self, url: impl AsRef<OsStr>) -> Options {
         self.flag("--repo", url)
@@ -99,7 +99,7 @@ impl Options {
         self.flag(&format!("--{}", name.replace('_', "-")), value)
     }
 
-    /// Sets any other flag of `brig task run` with a value.
+    /// Sets a flag of `brig task run` with a value.
     #[must_use]
     pub fn flag(mut self, name: &str, value: impl AsRef<OsStr>) -> Options {
         let mut word = OsString::from(name);
@@ -109,7 +109,7 @@ impl Options {
         self
     }
 
-    /// Sets any other flag of `brig task run` without a value.
+    /// Sets a flag of `brig task run` without a value.
     #[must_use]
     pub fn switch(mut self, name: &str) -> Options {
         self.words.push(name.into());
@@ -120,7 +120,6 @@ impl Options {
         self.store.clone().map_or_else(Store::default_path, Ok).map(Store::at)
     }
 
-    /// Starts a task in the background, and returns its id.
     fn begin(&self, more: &[&str], command: &[OsString]) -> Result<(Store, String)> {
         let store = self.open_store()?;
         let program = self.program.clone().or_else(|| std::env::var_os("BRIG_BIN").map(PathBuf::from));
@@ -132,7 +131,6 @@ impl Options {
     }
 }
 
-/// Runs `brig` with these words, and returns its standard output.
 pub(crate) fn call_program(program: &Path, words: impl IntoIterator<Item = OsString>) -> Result<String> {
     let done = Command::new(program).args(words).stdin(Stdio::null()).output().map_err(|cause| {
         Error::os(Kind::NotFound, cause)
@@ -145,7 +143,6 @@ pub(crate) fn call_program(program: &Path, words: impl IntoIterator<Item = OsStr
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// The error in the program's three lines.
 fn told(text: &str) -> Error {
     let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let code = line("code:").and_then(|rest| rest.split_whitespace().next());
@@ -163,7 +160,7 @@ fn told(text: &str) -> Error {
 /// The result of a process in a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Output {
-    /// Its exit status; 128 plus the signal's number for a killed process.
+    /// Exit status, or 128 plus the signal's number.
     pub status: u8,
     /// Its standard output.
     pub output: Vec<u8>,
@@ -198,7 +195,7 @@ impl Sandbox {
         &self.id
     }
 
-    /// Runs a program in it to its end, with the task's user, filter, rules and limits.
+    /// Runs a program to its end with the task's user, filter, rules and limits.
     pub fn exec<Word: Into<OsString>>(
         &self,
         command: impl IntoIterator<Item = Word>,
@@ -208,7 +205,7 @@ impl Sandbox {
         self.exec_with(Execution { command, ..Execution::default() }, input)
     }
 
-    /// The same with environment and working directory. Without a terminal.
+    /// Like [`Sandbox::exec`] with environment and working directory, without a terminal.
     pub fn exec_with(&self, execution: Execution, input: Option<&[u8]>) -> Result<Output> {
         let mut started = self.live.exec(Execution { terminal: None, ..execution })?;
         let (to_it, of_it, error) = (started.input.take(), started.output.take(), started.error.take());
@@ -229,19 +226,19 @@ impl Sandbox {
         Ok(done)
     }
 
-    /// The bytes of a file in it, at most 1 GiB: the sandbox decides how long it is. The path is resolved inside.
+    /// Reads at most 1 GiB: the sandbox decides the length. The path is resolved inside.
     pub fn read_file(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.live.read_file(path.as_ref(), &mut files::Bounded::new(&mut bytes, LONGEST_FILE))?;
         Ok(bytes)
     }
 
-    /// Writes a file in it, as its user.
+    /// Writes a file as the sandbox's user.
     pub fn write_file(&self, path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
         self.live.write_file(path.as_ref(), 0o644, &mut &*bytes)
     }
 
-    /// The entries of a folder in it.
+    /// The entries of a folder.
     pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<FileEntry>> {
         self.live.list(path.as_ref())
     }
@@ -279,7 +276,7 @@ fn read(pipe: Option<OwnedFd>) -> Vec<u8> {
     bytes
 }
 
-/// Connects to a new task's supervisor, which answers when the sandbox is built.
+/// A new task's supervisor answers when the sandbox is built.
 fn reach(store: &Store, id: &str) -> Result<Live> {
     let live = store.reach(id)?;
     live.stats().doing(|| format!("start the sandbox `{id}`"))?;
@@ -316,7 +313,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// Starts it. It goes on when this value, or the whole program, is gone.
+    /// Starts it. It outlives this value and this program.
     pub fn start<Word: Into<OsString>>(options: &Options, command: impl IntoIterator<Item = Word>) -> Result<Task> {
         let command: Vec<OsString> = command.into_iter().map(Into::into).collect();
         let (store, id) = options.begin(&[], &command)?;
@@ -346,7 +343,7 @@ impl Task {
         Ok(bytes)
     }
 
-    /// Its events, the first one first.
+    /// Its events, oldest first.
     pub fn events(&self) -> Result<crate::task::records::event::Reader> {
         self.store.events(&self.id)
     }

@@ -1,9 +1,7 @@
 //! A task: one piece of work for an agent, run in a sandbox and recorded. Only what the definition allows comes out.
 //!
-//! In: a [`Definition`]. Out: a [`Receipt`], a log, the changes of the workspace. Order of one attempt (`pipeline`):
-//! prepare, start, run, collect, tear down, record. Teardown and record always happen. Here too: the store's tasks
-//! (`store`), the remains of dead supervisors (`reconcile`). Never: a git command on the host over a tree that an agent
-//! could write.
+//! An attempt (`pipeline`) prepares, starts, runs, collects, tears down, records. Teardown and record always happen.
+//! Never: a git command on the host over a tree that an agent could write.
 
 mod agents;
 mod definition;
