@@ -8,17 +8,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The keys that only the file of a worker has.
 const OWN: [&str; 3] = ["command", "restart", "logins"];
-/// The ending of a worker's file.
 const ENDING: &str = ".toml";
-/// The most workers of one machine.
 const MOST: usize = 1024;
 
 /// When systemd starts a worker again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Restart {
-    /// When it did not end as it was meant to.
+    /// When it did not end as meant.
     #[default]
     OnFailure,
     /// Unless a person stopped it.
@@ -41,14 +38,14 @@ impl FromStr for Restart {
     }
 }
 
-/// The folder with the files of workers.
+/// The folder of the workers' files.
 #[derive(Clone, Debug)]
 pub struct Folder(PathBuf);
 
 /// A worker, as its file describes it.
 #[derive(Clone, Debug)]
 pub struct Worker {
-    /// Its name, which is that of its file.
+    /// The worker's and its file's name.
     pub name: String,
     /// What it runs.
     pub definition: Definition,
@@ -57,7 +54,7 @@ pub struct Worker {
 }
 
 impl Folder {
-    /// The folder of the machine.
+    /// The machine's folder.
     pub const DEFAULT: &str = "/etc/brig/workers";
 
     /// The folder at a path.
@@ -65,7 +62,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// The names of all files, in order. A folder that does not exist has none.
+    /// Sorted; a missing folder has none.
     pub(super) fn names(&self) -> Result<Vec<String>> {
         let listed = names_in(&self.0)?.into_iter().filter(|name| !name.starts_with('.'));
         let mut names: Vec<String> = listed.filter_map(|name| Some(name.strip_suffix(ENDING)?.to_owned())).collect();
@@ -76,7 +73,7 @@ impl Folder {
         Ok(names)
     }
 
-    /// Reads the file of one worker.
+    /// Reads one worker's file.
     pub fn read(&self, name: &str) -> Result<Worker> {
         let name = checked_name(name)?;
         let path = self.0.join(format!("{name}{ENDING}"));
@@ -89,7 +86,7 @@ impl Folder {
             .hint(|| "see docs/howto/workers.md and docs/profile.md for every key and its form")
     }
 
-    /// Reads all files. Refuses them together if one is wrong: a change of units is made whole or not at all.
+    /// Reads all files, or refuses all: a change of units is made whole or not at all.
     pub fn read_all(&self) -> Result<Vec<Worker>> {
         self.names()?.iter().map(|name| self.read(name)).collect()
     }
@@ -138,7 +135,7 @@ fn read(path: &Path, name: String) -> Result<Worker> {
 }
 
 impl Worker {
-    /// The exit status by which the unit knows whether to start the worker again (RestartPreventExitStatus=).
+    /// The exit status by which the unit starts the worker again or not (RestartPreventExitStatus=).
     pub fn exit_status(&self, receipt: &crate::task::Receipt) -> u8 {
         /// Not started again.
         const NEVER: u8 = 78;

@@ -1,14 +1,14 @@
-//! The deaths of a worker, from the receipts of its tasks.
+//! The deaths of a worker, from its tasks' receipts.
 
 use super::LABEL;
 use crate::error::Result;
 use crate::task::{Receipt, Store, Summary};
 use serde::Serialize;
 
-/// One life of a worker that is over.
+/// A past life of a worker.
 #[derive(Clone, Debug, Serialize)]
 pub struct Death {
-    /// The id of the task.
+    /// The task's id.
     pub task: String,
     /// When it began.
     pub began: String,
@@ -46,7 +46,7 @@ impl Death {
 }
 
 impl Death {
-    /// The outcome with its reasons, in one line.
+    /// Outcome and reasons in one line.
     pub fn words(&self) -> String {
         match self.reasons.is_empty() {
             true => self.outcome.clone(),
@@ -55,19 +55,18 @@ impl Death {
     }
 }
 
-/// The tasks of all workers, the oldest first.
+/// The tasks of all workers, oldest first.
 pub(super) fn tasks(store: &Store) -> Result<Vec<Summary>> {
     let (mut rows, _) = store.list()?;
     rows.retain(|row| row.labels.contains_key(LABEL));
     Ok(rows)
 }
 
-/// The name of the worker of a task.
 pub(super) fn worker_of(row: &Summary) -> Option<&str> {
     row.labels.get(LABEL).map(String::as_str)
 }
 
-/// The deaths of a worker whose records are still there, the oldest first.
+/// The recorded deaths of a worker, oldest first.
 pub fn history(store: &Store, name: &str) -> Result<Vec<Death>> {
     let rows = tasks(store)?;
     let ended = rows.iter().filter(|row| worker_of(row) == Some(name) && row.outcome.is_some());

@@ -1,4 +1,4 @@
-//! The logins of persons, which a worker gets only if its file names each twice.
+//! Persons' logins: a worker gets only those that its file names twice.
 //!
 //! A token that a worker renews is lost to the person, and a token that leaks from a worker is the person's.
 
@@ -6,7 +6,7 @@ use crate::error::{Error, Kind, Result};
 use crate::task::{Definition, Source};
 use std::path::{Component, Path};
 
-/// Files and folders of a home that contain logins.
+/// Logins in a home.
 const LOGINS: [&str; 18] = [
     ".aws",
     ".azure",
@@ -28,7 +28,6 @@ const LOGINS: [&str; 18] = [
     ".ssh",
 ];
 
-/// Whether a path is a login of a person, or is in a folder of logins.
 fn is_login(path: &Path) -> bool {
     let parts: Vec<_> = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
     LOGINS.iter().any(|login| {

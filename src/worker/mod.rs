@@ -1,8 +1,8 @@
-//! Workers: named sandboxes that live for months, each from a file, each kept alive by a unit of systemd.
+//! Workers: named sandboxes that live for months, each from a file `/etc/brig/workers/NAME.toml`. A unit
+//! `brig-worker@NAME.service` keeps each alive.
 //!
-//! In: the files `/etc/brig/workers/NAME.toml`, the store, the units `brig-worker@NAME.service`. Out: what a worker runs,
-//! its state, its deaths, and the changes that make the units match the files. systemd starts and restarts them: brig has
-//! no daemon. Never: a worker with the login of a person that its file does not name twice.
+//! systemd starts and restarts them: brig has no daemon. Never: a worker with a person's login that its file does not
+//! name twice.
 
 mod file;
 mod history;
@@ -19,7 +19,6 @@ pub use state::{WorkerState, state, states};
 pub use unit::Unit;
 pub use update::{Update, update};
 
-/// The label by which the tasks of a worker are found.
 const LABEL: &str = "brig.worker";
 
 fn unknown(name: &str) -> crate::error::Error {

@@ -1,4 +1,4 @@
-//! The changes that make the units match the files: decided by a pure function, then made one by one.
+//! The changes that make the units match the files: a pure function decides them.
 
 use super::file::{Folder, Worker};
 use super::history::{tasks, worker_of};
@@ -46,7 +46,7 @@ pub struct Change {
     pub reason: &'static str,
 }
 
-/// Decides the changes. `started` has the digest of the file with which each worker was started last.
+/// `started` has the digest of each worker's file at its last start.
 fn plan(
     files: &BTreeMap<String, String>,
     units: &BTreeMap<String, Unit>,
@@ -74,7 +74,6 @@ fn plan(
     changes
 }
 
-/// Refuses files that contradict each other.
 fn check(workers: &[Worker]) -> Result<()> {
     let (mut ports, mut writers) = (BTreeMap::new(), BTreeMap::new());
     for worker in workers {

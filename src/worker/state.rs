@@ -9,38 +9,38 @@ use crate::task::{Status, Store};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// The state of one worker.
+/// The state of a worker.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkerState {
     /// Its name.
     pub name: String,
     /// `running`, `starting`, `restarting`, `failed` or `down`.
     pub state: &'static str,
-    /// Its health, if it runs with a health check.
+    /// Its health, if it has a health check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthState>,
-    /// The task that runs.
+    /// The running task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// When that began.
+    /// The task's start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// The image of that, by its digest.
+    /// The task's image, by digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Whether it has a file.
     pub has_file: bool,
-    /// Its unit; `None` where systemd does not answer.
+    /// `None` where systemd does not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<Unit>,
-    /// How many of its deaths are recorded.
+    /// Its recorded deaths.
     pub deaths: usize,
-    /// The last one.
+    /// Its last death.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_death: Option<Death>,
 }
 
-/// The state of all workers that have a file, a unit or a running task, and the error of systemd if it does not answer.
+/// All workers with a file, a unit or a running task, and systemd's error, if any.
 pub fn states(folder: &Folder, store: &Store) -> Result<(Vec<WorkerState>, Option<crate::error::Error>)> {
     let files = folder.names()?;
     let (units, error) = match units(&files) {

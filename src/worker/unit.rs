@@ -5,9 +5,8 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
 
-/// The template of the units, before and after the name of the worker.
+/// The unit's name before and after the worker's.
 const PARTS: (&str, &str) = ("brig-worker@", ".service");
-/// What `systemctl show` prints of each unit.
 const PROPERTIES: &str = "--property=Id,LoadState,ActiveState,SubState,UnitFileState,Result,NRestarts";
 
 /// The state of a worker's unit.
@@ -32,7 +31,6 @@ impl Unit {
     }
 }
 
-/// The name of a worker's unit.
 pub(super) fn unit_name(worker: &str) -> String {
     format!("{}{worker}{}", PARTS.0, PARTS.1)
 }
@@ -41,7 +39,6 @@ fn worker_name(unit: &str) -> Option<&str> {
     unit.strip_prefix(PARTS.0)?.strip_suffix(PARTS.1).filter(|name| !name.is_empty())
 }
 
-/// Runs systemctl(1) and returns its output.
 pub(super) fn systemctl(arguments: &[&str]) -> Result<String> {
     let step = || format!("run `systemctl {}`", arguments.join(" "));
     let hint = "workers are units of systemd: `brig task run --hold` runs a sandbox without it";
@@ -61,7 +58,7 @@ pub(super) fn systemctl(arguments: &[&str]) -> Result<String> {
         .hint("see `systemctl status` of the unit and `journalctl -u` for it"))
 }
 
-/// The units of these workers, and of all others that are loaded or enabled.
+/// These workers' units, and all others that are loaded or enabled.
 pub(super) fn units(workers: &[String]) -> Result<BTreeMap<String, Unit>> {
     let pattern = unit_name("*");
     let mut names: BTreeSet<String> = workers.iter().cloned().collect();
@@ -78,7 +75,7 @@ pub(super) fn units(workers: &[String]) -> Result<BTreeMap<String, Unit>> {
     parse(&systemctl(&words)?).doing(|| "read the units of workers")
 }
 
-/// Parses the output of `systemctl show`: lines `Name=value`, with an empty line between two units.
+/// The output has lines `Name=value`, with an empty line between units.
 fn parse(text: &str) -> Result<BTreeMap<String, Unit>> {
     let mut units = BTreeMap::new();
     for block in text.split("\n\n").filter(|block| !block.trim().is_empty()) {

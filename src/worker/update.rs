@@ -1,4 +1,4 @@
-//! A new image for a worker: fetched, started in the place of the old one, and taken back if it does not become healthy.
+//! Updates a worker's image, and takes the old one back if the new one does not become healthy.
 
 use super::file::Folder;
 use super::history::{history, tasks, worker_of};
@@ -15,16 +15,16 @@ pub struct Update {
     pub worker: String,
     /// `unchanged`, `updated` or `rolled_back`.
     pub result: &'static str,
-    /// The digest of the former image.
+    /// The former image's digest.
     pub from: String,
-    /// The digest of the new image.
+    /// The new image's digest.
     pub to: String,
     /// Why the new image was taken back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Updates a running worker. `fetch` brings its image into the store under the given name.
+/// Updates a running worker. `fetch` brings the named image into the store.
 ///
 /// The former image keeps a name, so that neither this update nor `brig image prune` removes it.
 pub fn update(folder: &Folder, store: &Store, name: &str, fetch: &mut dyn FnMut(&str) -> Result<()>) -> Result<Update> {
