@@ -1,4 +1,4 @@
-//! The arguments of a call, checked against the table of its tool. An unknown argument is an error: the model may believe
+//! The arguments of a call, checked against its tool's table. An unknown argument is an error: the model may believe
 //! that it changes the policy.
 
 use crate::error::{Error, Kind, Result};
@@ -6,12 +6,10 @@ use crate::host::is_off;
 use serde_json::{Map, Value as Json, json};
 use std::time::Duration;
 
-/// Arguments of the types that the table names.
 #[derive(Debug)]
 pub(super) struct Arguments(Map<String, Json>);
 
 impl Arguments {
-    /// Checks the names and types.
     pub(super) fn check(tool: &str, parameters: &[Parameter], mut given: Map<String, Json>) -> Result<Arguments> {
         // Clients pass null for what a model leaves out.
         given.retain(|_, value| !value.is_null());
@@ -40,34 +38,28 @@ impl Arguments {
         Ok(Arguments(given))
     }
 
-    /// A text, or nothing.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.0.get(name)?.as_str()
     }
 
-    /// A text that the table requires.
     pub(super) fn required(&self, name: &str) -> &str {
         self.text(name).unwrap_or_default()
     }
 
-    /// The texts of a list.
     pub(super) fn texts(&self, name: &str) -> Option<Vec<String>> {
         let texts = self.0.get(name)?.as_array()?.iter();
         Some(texts.filter_map(Json::as_str).map(str::to_owned).collect())
     }
 
-    /// The names and texts of a table.
     pub(super) fn table(&self, name: &str) -> Vec<(String, String)> {
         let table = self.0.get(name).and_then(Json::as_object).into_iter().flatten();
         table.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
     }
 
-    /// A number of bytes.
     pub(super) fn number(&self, name: &str) -> Option<u64> {
         self.0.get(name)?.as_f64().map(|number| number as u64)
     }
 
-    /// A time.
     pub(super) fn seconds(&self, name: &str) -> Result<Option<Duration>> {
         let Some(seconds) = self.0.get(name).and_then(Json::as_f64) else { return Ok(None) };
         match Duration::try_from_secs_f64(seconds) {
@@ -77,13 +69,11 @@ impl Arguments {
         }
     }
 
-    /// Whether a switch is on.
     pub(super) fn is_on(&self, name: &str) -> bool {
         self.0.get(name).and_then(Json::as_bool).unwrap_or(false)
     }
 }
 
-/// A parameter of a tool.
 pub(super) struct Parameter {
     pub name: &'static str,
     pub value: Value,
@@ -91,7 +81,6 @@ pub(super) struct Parameter {
     pub description: &'static str,
 }
 
-/// The type of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value {
     Text,
@@ -120,7 +109,7 @@ impl Parameter {
         }
     }
 
-    /// Its schema, without unions of types: not every client knows them.
+    /// No unions of types: not every client knows them.
     fn schema(&self) -> Json {
         let mut schema = match self.value {
             Value::Text => json!({ "type": "string" }),
@@ -146,7 +135,6 @@ impl Value {
     }
 }
 
-/// The JSON schema of a tool's arguments.
 pub(super) fn schema(parameters: &[Parameter]) -> Json {
     let properties: Map<_, _> = parameters.iter().map(|each| (each.name.to_owned(), each.schema())).collect();
     let required: Vec<_> = parameters.iter().filter(|each| each.is_required).map(|each| each.name).collect();

@@ -14,7 +14,6 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What a call works with.
 pub(super) struct Call<'call> {
     pub sandboxes: &'call Sandboxes,
     pub cancel: &'call Cancel,
@@ -38,7 +37,6 @@ impl Call<'_> {
         Ok(self.sandboxes.workspace(&sandbox.id())?.join(path))
     }
 
-    /// Runs the command of a call.
     fn execute(&self, sandbox: &Sandbox, arguments: &Arguments) -> Result<Finished> {
         let policy = self.sandboxes.policy();
         let live = self.sandboxes.reach(sandbox)?;
@@ -93,7 +91,6 @@ pub(super) fn run(call: &Call<'_>, arguments: &Arguments) -> Result<Reply> {
     Ok(Reply::of_process(&finished, |row| remedy(row, None)).with("task", receipt.id))
 }
 
-/// Writes the files of a call and runs its command.
 fn run_in(call: &Call<'_>, sandbox: &Sandbox, arguments: &Arguments) -> Result<Finished> {
     if call.cancel.is_set() {
         return Err(Error::new(Kind::State, "the call was cancelled"));
@@ -108,7 +105,6 @@ fn run_in(call: &Call<'_>, sandbox: &Sandbox, arguments: &Arguments) -> Result<F
     call.execute(sandbox, arguments)
 }
 
-/// The reply about a sandbox that has started.
 fn started(call: &Call<'_>, sandbox: &Sandbox) -> Result<Reply> {
     call.check_wanted(sandbox)?;
     let id = sandbox.id();
@@ -223,7 +219,6 @@ pub(super) fn fork(call: &Call<'_>, arguments: &Arguments) -> Result<Reply> {
 }
 
 impl Receipt {
-    /// The hosts that the gateway refused.
     pub(super) fn refused_hosts(&self) -> Vec<crate::sandbox::Row> {
         refused_rows(self.egress.iter().flat_map(|ledger| ledger.rows.iter().cloned()))
     }

@@ -1,8 +1,7 @@
 //! The client's end: one JSON document a line on standard input and output, with bounds on what a client can pile up.
 //!
-//! A message has at most [`MAX_MESSAGE`] bytes; a longer one is dropped and answered with an error. At most
-//! [`MAX_REQUESTS`] requests are without a written reply: the next line is read when one of them is answered. So a client
-//! that does not read its replies stops itself.
+//! A message of more than [`MAX_MESSAGE`] bytes is dropped and answered with an error. With [`MAX_REQUESTS`] requests
+//! without a written reply the server reads no further line: a client that does not read its replies stops itself.
 
 use super::LAST_CALLS;
 use super::long_line::{KEPT, find_id};
@@ -21,26 +20,23 @@ use tokio::sync::{Notify, mpsc};
 
 /// Bytes of a message: a file of six megabytes in base64, with room.
 const MAX_MESSAGE: usize = 8 << 20;
-/// Requests without a written reply.
 const MAX_REQUESTS: usize = 64;
 
-/// The transport of rmcp.
 pub(super) struct Connection {
     received: mpsc::Receiver<ClientJsonRpcMessage>,
     replies: Arc<Replies>,
 }
 
-/// The requests that wait for their reply, and the way of the replies.
 struct Replies {
     open: Mutex<HashSet<RequestId>>,
     has_room: Notify,
     out: tokio::sync::Mutex<Stdout>,
-    /// Notified when the client does not take replies any more.
+    /// Notified when the client takes no more replies.
     end: Arc<Notify>,
 }
 
 impl Connection {
-    /// Begins to read. Notifies `end` when the client takes no more; cancels `calls` soon after it sends no more.
+    /// Notifies `end` when the client takes no more; cancels `calls` soon after it sends no more.
     pub(super) fn open(end: Arc<Notify>, calls: Arc<Calls>) -> Connection {
         let (sender, received) = mpsc::channel(1);
         let (open, has_room, out) = (Mutex::default(), Notify::new(), tokio::sync::Mutex::new(tokio::io::stdout()));
@@ -74,7 +70,6 @@ impl Transport<RoleServer> for Connection {
     }
 }
 
-/// Reads messages until the client closes its end.
 async fn read(
     lines: &mut Lines<impl AsyncBufRead + Unpin>,
     sender: &mpsc::Sender<ClientJsonRpcMessage>,
@@ -126,7 +121,7 @@ impl Replies {
         }
     }
 
-    /// Notes a request; `false` if one with its id waits already.
+    /// `false` if a request with this id waits already.
     fn begin(&self, id: &RequestId) -> bool {
         self.open().insert(id.clone())
     }
@@ -146,7 +141,7 @@ impl Replies {
         }
     }
 
-    /// Writes an error that rmcp knows nothing about.
+    /// Writes an error outside of rmcp.
     async fn refuse(&self, id: Option<RequestId>, words: String) -> io::Result<()> {
         self.write(&ServerJsonRpcMessage::error(ErrorData::invalid_request(words, None), id)).await
     }
@@ -176,16 +171,14 @@ impl Replies {
     }
 }
 
-/// A line of input.
 #[derive(Debug, PartialEq)]
 enum Line {
-    /// All of it, without its end.
+    /// A line without its end.
     Whole(Vec<u8>),
-    /// It was longer than a message may be; the id in it, if that was found.
+    /// The message's id, if found.
     TooLong(Option<RequestId>),
 }
 
-/// Splits input into lines of bounded length.
 struct Lines<Input> {
     input: Input,
     longest: usize,
@@ -196,7 +189,7 @@ impl<Input: AsyncBufRead + Unpin> Lines<Input> {
         Lines { input, longest: if is_off("mcp-message") { usize::MAX } else { MAX_MESSAGE } }
     }
 
-    /// The next line that is not empty; `None` at the end of input or after an error. An unfinished last line is dropped.
+    /// Skips empty lines; `None` at the end of input or after an error. An unfinished last line is dropped.
     async fn next(&mut self) -> Option<Line> {
         let (mut line, mut tail) = (Vec::new(), Vec::new());
         loop {

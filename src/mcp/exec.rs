@@ -1,4 +1,4 @@
-//! One process in a sandbox, from its start to its result: output with a head and a tail, outcome, evidence, refused hosts.
+//! One process in a sandbox, from its start to its result.
 
 use super::running::Cancel;
 use crate::error::{Error, Kind, Result};
@@ -10,43 +10,36 @@ use crate::task::{Console, EventReader, ExecEnd, Execution, Live, Receipt, Store
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Refused hosts of one result.
 const MAX_HOSTS: usize = 20;
-/// How long the end of a sandbox may take after its process was killed.
+/// The time for a sandbox's end after its process was killed.
 const A_MOMENT: Duration = Duration::from_millis(300);
-/// How long the account of the gateway may take after the end of the process that it refused.
+/// The time for the gateway's account after the refused process's end.
 const ACCOUNT: Duration = Duration::from_millis(250);
-/// The status of a process that SIGKILL ended.
+/// The status after SIGKILL.
 const KILLED: u8 = 137;
 
-/// The result of a process.
 #[derive(Debug)]
 pub(super) struct Finished {
-    /// Why it ended.
     pub outcome: Outcome,
-    /// Its exit status, if it ended by itself.
+    /// `None` if it did not end by itself.
     pub status: Option<u8>,
     /// Standard output and standard error, redacted.
     pub streams: [Excerpt; 2],
-    /// From its start to its end.
     pub elapsed: Duration,
-    /// Reached limits, or the error, in words.
+    /// Reached limits, or the error.
     pub evidence: Vec<String>,
-    /// Refused hosts.
     pub refused: Vec<Row>,
 }
 
-/// What the start of a process needs of its sandbox.
 pub(super) struct ExecContext<'call> {
     pub store: &'call Store,
     pub id: &'call str,
     pub live: &'call Live,
     pub exit_codes: &'call ExitCodes,
-    /// Whether it has a gateway, which may refuse hosts.
     pub has_gateway: bool,
 }
 
-/// Runs a process to its end. `cancel` kills it.
+/// `cancel` kills the process.
 pub(super) fn run(
     context: &ExecContext<'_>,
     execution: Execution,
@@ -96,7 +89,6 @@ pub(super) fn run(
     Ok(Finished { outcome: decide(&facts), status, streams, elapsed, evidence, refused: seen.refused })
 }
 
-/// Why a task ended, as words.
 pub(super) fn evidence_of(receipt: &Receipt) -> Vec<String> {
     let hits = receipt.limits_hit.iter().map(describe_hit);
     hits.chain(receipt.error.iter().map(|error| error.message.clone())).collect()
@@ -106,7 +98,7 @@ fn describe_hit(hit: &LimitHit) -> String {
     format!("{}: {}", hit.limit.word(), hit.evidence)
 }
 
-/// The refused hosts of a list, each once, and not more than a result has room for.
+/// Each host once, at most [`MAX_HOSTS`].
 pub(super) fn refused_rows(rows: impl IntoIterator<Item = Row>) -> Vec<Row> {
     let mut found: Vec<Row> = Vec::new();
     for row in rows.into_iter().filter(|row| !row.allowed) {
@@ -119,7 +111,6 @@ pub(super) fn refused_rows(rows: impl IntoIterator<Item = Row>) -> Vec<Row> {
     found
 }
 
-/// What the task's events report while a process runs.
 #[derive(Default)]
 struct Observed {
     hits: Vec<LimitHit>,
@@ -145,7 +136,7 @@ impl Observed {
     }
 }
 
-/// Keeps the output of a process within bounds, gives it its input, and kills it when the call is cancelled.
+/// Kills the process when the call is cancelled.
 struct Collector<'call> {
     streams: [Excerpt; 2],
     input: Option<OwnedFd>,
@@ -187,7 +178,7 @@ impl Console for Collector<'_> {
     }
 }
 
-/// The beginning and the end of a stream, and how much is between them.
+/// A stream's beginning and end, and how much is between them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Excerpt {
     head: Vec<u8>,
@@ -197,12 +188,10 @@ pub(super) struct Excerpt {
 }
 
 impl Excerpt {
-    /// An excerpt of at most `most` bytes.
     pub(super) fn new(most: usize) -> Excerpt {
         Excerpt { half: (most / 2).max(1), ..Excerpt::default() }
     }
 
-    /// Takes the next bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.total += bytes.len() as u64;
         let (to_head, rest) = bytes.split_at(bytes.len().min(self.half - self.head.len()));
@@ -223,7 +212,6 @@ impl Excerpt {
         self.total - (self.head.len() + self.kept_tail().len()) as u64
     }
 
-    /// The text, with a note where something is left out.
     pub(super) fn text(&self) -> String {
         let tail = self.kept_tail();
         match self.left_out() {

@@ -1,4 +1,4 @@
-//! Files of a sandbox, within the bounds of a result, with secrets hidden.
+//! Files of a sandbox, within a result's bounds, with secrets hidden.
 
 use crate::error::{Error, Kind, Result};
 use crate::host::is_off;
@@ -8,24 +8,19 @@ use base64::engine::general_purpose::STANDARD;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// The last byte of a file that can be read: the redactor must see everything before it.
+/// The redactor must see every byte before the offset.
 const LARGEST_OFFSET: u64 = 64 << 20;
-/// Entries of one list.
 pub(super) const MAX_ENTRIES: usize = 1000;
 
-/// A part of a file.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// Text, or base64.
     pub content: String,
     pub is_base64: bool,
-    /// Bytes that it has.
     pub length: usize,
-    /// Whether the file goes on.
     pub has_more: bool,
 }
 
-/// Reads a part of a file. Offsets count the bytes of the redacted file: a secret cannot be cut in two.
+/// Offsets count the bytes of the redacted file: a secret cannot be cut in two.
 pub(super) fn read(live: &Live, path: &Path, offset: u64, most: usize) -> Result<Part> {
     if offset > LARGEST_OFFSET {
         let words = format!("`offset` is {offset}, and at most {LARGEST_OFFSET} bytes of a file can be passed over");
@@ -45,7 +40,7 @@ pub(super) fn read(live: &Live, path: &Path, offset: u64, most: usize) -> Result
     })
 }
 
-/// The text of a part, whose first and last character may be cut; `None` for other data.
+/// The first and last character may be cut; `None` for other data.
 fn text(bytes: &[u8]) -> Option<String> {
     const LONGEST: usize = 4;
     let is_rest = |byte: &u8| byte & 0xc0 == 0x80;
@@ -61,7 +56,7 @@ fn text(bytes: &[u8]) -> Option<String> {
     (!text.contains('\0')).then(|| String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// The part of a stream between two offsets, after the redactor.
+/// What is between two offsets of a redacted stream.
 struct Window {
     hiding: Hiding,
     skip: u64,
@@ -98,7 +93,6 @@ impl Write for Window {
     }
 }
 
-/// The bytes that a call writes.
 pub(super) fn decode(content: &str, encoding: Option<&str>) -> Result<Vec<u8>> {
     match encoding {
         None | Some("utf-8") => Ok(content.as_bytes().to_vec()),

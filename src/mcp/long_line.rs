@@ -1,9 +1,8 @@
-//! The id in a message that is too long to be read, so that its sender gets an error and does not wait for ever.
+//! The id in a message that is too long to be read: its sender gets an error and does not wait for ever.
 
 use rmcp::model::RequestId;
 use serde::Deserialize;
 
-/// Bytes of the beginning and of the end of a message that are kept.
 pub(super) const KEPT: usize = 1024;
 /// How messages begin whose id is not their last key.
 const BEGINNINGS: [&[u8]; 2] = [br#"{"jsonrpc":"2.0","id":"#, br#"{"id":"#];
@@ -14,7 +13,7 @@ struct OnlyId {
     id: RequestId,
 }
 
-/// Finds the id at the beginning of a message or as its last key, as the SDKs write it.
+/// The SDKs write it at the beginning of a message, or as its last key.
 pub(super) fn find_id(head: &[u8], tail: &[u8]) -> Option<RequestId> {
     id_at_beginning(head).or_else(|| id_at_end(tail))
 }
@@ -24,7 +23,7 @@ fn id_at_beginning(head: &[u8]) -> Option<RequestId> {
     serde_json::Deserializer::from_slice(rest).into_iter().next()?.ok()
 }
 
-/// The rest of the message from its last `"id":` on is a whole object only if that is a key of the message itself.
+/// The rest from the last `"id":` on is a whole object only if that is a key of the message itself.
 fn id_at_end(tail: &[u8]) -> Option<RequestId> {
     let at = tail.windows(KEY.len()).rposition(|window| window == KEY)?;
     let object = [b"{", &tail[at..]].concat();

@@ -1,17 +1,9 @@
 //! A server of the Model Context Protocol on standard input and output: sandboxes as tools of a model.
 //!
-//! In: a [`Policy`] of the operator. Out: replies to the client. Order of one call:
+//! The model chooses commands, files, a command's variables, and a time limit below the policy's. None of its words is
+//! in a command line of `brig task run`, which has only the operator's flags.
 //!
-//! 1. `connection` reads a bounded line, and rmcp parses it.
-//! 2. `server` takes a place among the `running` calls, and a separate thread.
-//! 3. `tools` checks the arguments, and `calls` does the work with `sandboxes`, `exec` and `files`.
-//! 4. `reply` formats the result.
-//!
-//! The model chooses commands, files, variables of a command and a time limit below the policy's. No word of the model is in
-//! a command line of `brig task run`: that has the operator's flags alone.
-//!
-//! Not here: a second client of sandboxes. Starts are `brig task run --detach --end-with`, as in the library; processes and
-//! files go over the control socket. Only this module uses tokio, on one thread, with a thread for each running call.
+//! Only this module uses tokio, on one thread, with a thread for each running call.
 
 mod arguments;
 mod calls;
@@ -39,7 +31,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-/// How long calls may still run when the client has closed its end. Clients send SIGTERM two seconds after that.
+/// How long calls may run after the client closed its end. Clients send SIGTERM two seconds after that.
 const LAST_CALLS: Duration = Duration::from_millis(1500);
 
 /// What the operator decides: no tool can change it.
@@ -60,7 +52,6 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The operator's flags as words of a command line, without those of `left_out`.
     fn words(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<OsString> {
         let mut words = Vec::new();
         for (flag, values) in self.flags.iter().filter(|(flag, _)| is_wanted(flag)) {
@@ -107,7 +98,7 @@ async fn serve_client(sandboxes: &Arc<Sandboxes>, calls: &Arc<Calls>) -> Result<
     };
     let service = match service {
         Ok(service) => service,
-        // The client has gone, and there is nothing to serve.
+        // The client has gone.
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(cause) => {
             return Err(Error::new(Kind::Usage, cause.to_string())

@@ -6,7 +6,7 @@ use crate::sandbox::{Outcome, Row};
 use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
-/// A result. The facts and the output of the sandbox are separate blocks, so that output cannot pose as facts.
+/// Facts and the sandbox's output are separate blocks, so that output cannot pose as facts.
 #[derive(Debug)]
 pub(super) struct Reply {
     blocks: Vec<String>,
@@ -15,19 +15,18 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// A result with one block of text.
     pub(super) fn new(text: impl Into<String>, structured: Value) -> Reply {
         Reply { blocks: vec![text.into()], structured, is_error: false }
     }
 
-    /// The same with a further block, which has text of the sandbox.
+    /// The text is the sandbox's.
     #[must_use]
     pub(super) fn with_block(mut self, text: String) -> Reply {
         self.blocks.push(text);
         self
     }
 
-    /// The result of a process. `remedy` returns how a person allows a refused host.
+    /// `remedy` returns how a person allows a refused host.
     pub(super) fn of_process(finished: &Finished, remedy: impl Fn(&Row) -> String) -> Reply {
         let [output, error] = &finished.streams;
         let seconds = (finished.elapsed.as_secs_f64() * 1000.0).round() / 1000.0;
@@ -71,7 +70,6 @@ impl Reply {
         reply
     }
 
-    /// Adds a field to the structured content.
     #[must_use]
     pub(super) fn with(mut self, name: &str, value: impl Into<Value>) -> Reply {
         self.structured[name] = value.into();
@@ -79,12 +77,10 @@ impl Reply {
     }
 }
 
-/// The line about a refused host.
 pub(super) fn refused_line(row: &Row, remedy: impl Fn(&Row) -> String) -> String {
     format!("refused: {} ({} times); {}", target(row), row.count.max(1), remedy(row))
 }
 
-/// Refused hosts as structured content.
 pub(super) fn refused_json(rows: &[Row], remedy: impl Fn(&Row) -> String) -> Value {
     let row = |row: &Row| {
         json!({
@@ -94,8 +90,8 @@ pub(super) fn refused_json(rows: &[Row], remedy: impl Fn(&Row) -> String) -> Val
     rows.iter().map(row).collect()
 }
 
-/// How a person allows a refused host: for the sandbox `id` if it still runs, and for the next ones. The sandbox has chosen
-/// the name, so what is not plainly a host is in no command.
+/// How a person allows a refused host: for the sandbox `id` if it still runs, and for the next ones. The sandbox has
+/// chosen the name, so only a plain host is in a command.
 pub(super) fn remedy(row: &Row, id: Option<&str>) -> String {
     let is_plain = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_:".contains(&byte));
     let is_host = !row.host.starts_with('-') && is_plain(&row.host);
@@ -113,7 +109,6 @@ fn target(row: &Row) -> String {
     row.port.map_or_else(|| host.to_string(), |port| format!("{host}:{port}"))
 }
 
-/// An error of a tool: one line, and its code.
 impl From<Error> for Reply {
     fn from(error: Error) -> Reply {
         let hint = error.advice().map(|hint| format!(" ({hint})")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The calls that run: their number is bounded, and each can be cancelled.
+//! The running calls: their number is bounded, and each can be cancelled.
 
 use crate::error::{Context, Error, Kind, Result};
 use rustix::event::{EventfdFlags, eventfd};
@@ -7,10 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Calls of tools at a time. Each has a thread.
+/// Each call has a thread.
 pub(super) const MAX_CALLS: usize = 16;
 
-/// The calls that run.
 #[derive(Debug, Default)]
 pub(super) struct Calls(Mutex<(u64, HashMap<u64, Arc<Cancel>>)>);
 
@@ -19,13 +18,12 @@ impl Calls {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Kills the processes of all calls.
     pub(super) fn cancel_all(&self) {
         self.lock().1.values().for_each(|cancel| cancel.set());
     }
 }
 
-/// One running call. Its drop frees the place.
+/// Its drop frees the place.
 pub(super) struct Running {
     number: u64,
     pub cancel: Arc<Cancel>,
@@ -33,7 +31,6 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Takes a place.
     pub(super) fn begin(calls: &Arc<Calls>) -> Result<Running> {
         let cancel = Arc::new(Cancel::new()?);
         let mut running = calls.lock();
@@ -55,7 +52,7 @@ impl Drop for Running {
     }
 }
 
-/// Whether the client has given a call up; a poll(2) for its process wakes up.
+/// Wakes up a poll(2) for a call's process when the client cancels the call.
 #[derive(Debug)]
 pub(super) struct Cancel {
     is_set: AtomicBool,
@@ -69,7 +66,6 @@ impl Cancel {
         Ok(Cancel { is_set: AtomicBool::new(false), wakeup })
     }
 
-    /// Gives the call up.
     pub(super) fn set(&self) {
         self.is_set.store(true, Ordering::SeqCst);
         // A full counter wakes up too.

@@ -1,8 +1,7 @@
-//! The sandboxes of one client: their number is bounded, and all end with the server.
+//! The sandboxes of one client.
 //!
-//! A sandbox is a task without a command, in the background. It ends with this process (`--end-with`), also after kill -9
-//! of the server. The client knows it by a short name, which stays the same after a rollback; the task below
-//! it is another one then.
+//! A sandbox is a task without a command, in the background. It ends with this process (`--end-with`), also after kill
+//! -9. The client knows it by a short name, which a rollback keeps although it starts another task.
 
 use super::Policy;
 use crate::error::{Error, Kind, Result};
@@ -15,16 +14,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Checkpoints and rollbacks of one sandbox. Each keeps files on the host.
+/// Checkpoints and rollbacks of one sandbox: each keeps files on the host.
 const MAX_CHECKPOINTS: usize = 16;
-/// Records of ended sandboxes that stay in the store. Each may have changed files.
+/// Records of ended sandboxes: each may have changed files.
 const MAX_RECORDS: usize = 32;
-/// How long all sandboxes together may take to end with the server.
+/// The time for all sandboxes to end with the server.
 const LAST: Duration = Duration::from_secs(10);
 /// This program, also if its file was replaced meanwhile.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// All of them.
 pub(super) struct Sandboxes {
     policy: Policy,
     state: Mutex<State>,
@@ -32,18 +30,14 @@ pub(super) struct Sandboxes {
 
 #[derive(Default)]
 struct State {
-    /// The number of the last name.
     last: u64,
-    /// Sandboxes whose start is under way.
     starting: usize,
     open: BTreeMap<String, Arc<Sandbox>>,
     /// Ended tasks, oldest first.
     ended: VecDeque<String>,
-    /// The server ends.
     is_closing: bool,
 }
 
-/// One sandbox.
 pub(super) struct Sandbox {
     /// Its name for the client.
     pub name: String,
@@ -52,7 +46,6 @@ pub(super) struct Sandbox {
 
 #[derive(Clone, Default)]
 struct Tasks {
-    /// The task that runs.
     id: String,
     /// The tasks before its rollbacks.
     earlier: Vec<String>,
@@ -65,7 +58,6 @@ impl Sandbox {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The id of its task.
     pub(super) fn id(&self) -> String {
         self.tasks().id.clone()
     }
@@ -97,7 +89,6 @@ impl Sandboxes {
         &self.policy.store
     }
 
-    /// Counts one more sandbox, unless there are too many.
     fn reserve(&self) -> Result<Reservation<'_>> {
         let mut state = self.state();
         if state.is_closing {
@@ -112,7 +103,6 @@ impl Sandboxes {
         Ok(Reservation(self))
     }
 
-    /// Gives a sandbox that runs its name.
     fn add(&self, reservation: Reservation<'_>, id: String) -> Result<Arc<Sandbox>> {
         let mut state = self.state();
         if state.is_closing {
@@ -132,7 +122,7 @@ impl Sandboxes {
         Ok(sandbox)
     }
 
-    /// Starts a sandbox and returns when it is built. `is_kept`: with what checkpoints need, if the policy has it.
+    /// Returns when the sandbox is built. `is_kept`: with what checkpoints need, if the policy has it.
     pub(super) fn start(&self, is_kept: bool) -> Result<Arc<Sandbox>> {
         let reservation = self.reserve()?;
         let words = self.policy.words(|flag| is_kept || !["--keep", "--keep-on-failure"].contains(&flag));
@@ -145,7 +135,7 @@ impl Sandboxes {
         self.add(reservation, id)
     }
 
-    /// Runs a verb of `brig task` that starts a task of this server, and returns the task's id.
+    /// Starts a task by a verb of `brig task`; returns its id.
     fn call(&self, verb: &[&str], words: Vec<OsString>) -> Result<String> {
         let mut store = OsString::from("--store=");
         store.push(self.store().root());
@@ -155,7 +145,7 @@ impl Sandboxes {
         call_program(Path::new(PROGRAM), verb.chain(own).chain(words)).map(|id| id.trim().to_owned())
     }
 
-    /// Waits until the supervisor answers. A start that failed has its reason in the receipt.
+    /// Waits until the supervisor answers. A failed start has its reason in the receipt.
     fn wait_until_built(&self, id: &str) -> Result<()> {
         let store = self.store();
         loop {
@@ -173,7 +163,6 @@ impl Sandboxes {
         }
     }
 
-    /// The sandbox of a name.
     pub(super) fn find(&self, name: &str) -> Result<Arc<Sandbox>> {
         let state = self.state();
         state.open.get(name).cloned().ok_or_else(|| {
@@ -186,7 +175,7 @@ impl Sandboxes {
         })
     }
 
-    /// A connection to a sandbox. One that has ended by itself is named with its reason, and then forgotten.
+    /// Forgets a sandbox that has ended by itself; the error has the reason.
     pub(super) fn reach(&self, sandbox: &Sandbox) -> Result<Live> {
         let id = sandbox.id();
         self.store().reach(&id).inspect_err(|_| {
@@ -197,14 +186,13 @@ impl Sandboxes {
         })
     }
 
-    /// The folder in which commands start.
+    /// Where commands start.
     pub(super) fn workspace(&self, id: &str) -> Result<PathBuf> {
         let record = self.store().record(id)?;
         let workspace = record.at.unwrap_or_else(|| crate::sandbox::WORKSPACE.into());
         Ok(record.directory.map_or(workspace.clone(), |directory| workspace.join(directory)))
     }
 
-    /// Ends a sandbox and returns its receipt.
     pub(super) fn stop(&self, sandbox: &Sandbox) -> Result<Receipt> {
         let id = sandbox.id();
         self.state().open.remove(&sandbox.name);
@@ -235,7 +223,6 @@ impl Sandboxes {
         }
     }
 
-    /// Copies the files of a sandbox.
     pub(super) fn checkpoint(&self, sandbox: &Sandbox, name: Option<&str>) -> Result<Checkpoint> {
         let mut tasks = sandbox.tasks();
         if tasks.checkpoints.len() >= MAX_CHECKPOINTS {
@@ -253,7 +240,7 @@ impl Sandboxes {
         Ok(made)
     }
 
-    /// Ends the processes of a sandbox and goes on with the files of a checkpoint. Returns the id of the new task.
+    /// Ends the processes and continues with a checkpoint's files. Returns the new task's id.
     pub(super) fn rollback(&self, sandbox: &Sandbox, checkpoint: &str) -> Result<String> {
         let mut tasks = sandbox.tasks();
         let task = find_checkpoint(&tasks, checkpoint)?;
@@ -277,7 +264,7 @@ impl Sandboxes {
         Ok(id)
     }
 
-    /// Starts another sandbox with the files of a checkpoint, or with the files as they are now.
+    /// `checkpoint`: by default the files as they are.
     pub(super) fn fork(&self, sandbox: &Sandbox, checkpoint: Option<&str>) -> Result<Arc<Sandbox>> {
         let reservation = self.reserve()?;
         let name = match checkpoint {
@@ -291,12 +278,11 @@ impl Sandboxes {
         self.add(reservation, id)
     }
 
-    /// The flags whose values are in no record, for a task that goes on from another.
+    /// No record has the values of these flags.
     fn again(&self) -> Vec<OsString> {
         self.policy.words(|flag| ["--env", "--secret"].contains(&flag))
     }
 
-    /// Ends everything, as the server ends.
     pub(super) fn end_all(&self) {
         let mut state = self.state();
         state.is_closing = true;
@@ -319,7 +305,6 @@ impl Sandboxes {
         }
     }
 
-    /// What a model should know of the policy.
     pub(super) fn instructions(&self) -> String {
         let Policy { definition, timeout, max_sandboxes, .. } = &self.policy;
         let network = &definition.sandbox.network;

@@ -13,7 +13,6 @@ use rmcp::model::{
 use rmcp::service::{RequestContext, RoleServer};
 use std::sync::Arc;
 
-/// Serves one client.
 pub(super) struct Server {
     sandboxes: Arc<Sandboxes>,
     calls: Arc<Calls>,

@@ -1,5 +1,4 @@
-//! The table of tools: name, description, parameters, and the function that serves a call. Schemas and checks of arguments
-//! are made from it.
+//! The table of tools. Schemas and checks of arguments are made from it.
 
 use super::arguments::{Arguments, Parameter, Value, optional, required, schema};
 use super::calls::{self, Call};
@@ -8,11 +7,9 @@ use crate::error::Result;
 use rmcp::model::Tool as Described;
 use serde_json::{Map, Value as Json, json};
 
-/// A tool.
 pub(super) struct Tool {
     name: &'static str,
     description: &'static str,
-    /// Whether it changes nothing.
     is_reader: bool,
     parameters: &'static [Parameter],
     serve: fn(&Call<'_>, &Arguments) -> Result<Reply>,
@@ -127,12 +124,10 @@ const TOOLS: &[Tool] = &[
     },
 ];
 
-/// The tool of a name.
 pub(super) fn find(name: &str) -> Option<&'static Tool> {
     TOOLS.iter().find(|tool| tool.name == name)
 }
 
-/// All tools, as the protocol describes them.
 pub(super) fn list() -> Vec<Described> {
     let describe = |tool: &Tool| {
         let described = json!({
@@ -146,7 +141,6 @@ pub(super) fn list() -> Vec<Described> {
     TOOLS.iter().filter_map(describe).collect()
 }
 
-/// Checks the arguments of a call and serves it.
 pub(super) fn call(tool: &Tool, call: &Call<'_>, given: Map<String, Json>) -> Result<Reply> {
     (tool.serve)(call, &Arguments::check(tool.name, tool.parameters, given)?)
 }
@@ -167,7 +161,7 @@ mod tests {
         let flags: Vec<_> =
             crate::task::settings().iter().map(|setting| setting.flag.trim_start_matches("--")).collect();
         for parameter in TOOLS.iter().flat_map(|tool| tool.parameters) {
-            // Variables of a command are the model's; `--env` adds the operator's. A name is that of a checkpoint.
+            // A command's variables are the model's; `--env` adds the operator's. A name is that of a checkpoint.
             let is_of_policy = flags.contains(&parameter.name) && !["env", "name"].contains(&parameter.name);
             assert!(!is_of_policy, "{}", parameter.name);
         }
