@@ -1,27 +1,24 @@
-//! Answers of HTTP/1.1 from a brokered host, as they pass (RFC 9112, section 6). Pure.
+//! Hides needles in the HTTP/1.1 answers of a brokered host (RFC 9112, section 6). Pure.
 //!
-//! In: the requests that were passed on, the server's bytes, and the needles. Out: the client's bytes, with each
-//! needle hidden. The search covers each head and trailer alone, and content across the borders of its chunks. Chunks
-//! are written again: bytes held back from one come in the next, and chunk extensions are left out.
-//! Never: an answer whose end two programs could see at two places, an unrequested answer, an unrequested change of
-//! protocol.
+//! The search covers each head and trailer alone, and content across the borders of its chunks: chunks are written
+//! again, without extensions.
+//! Never passes an answer with an ambiguous end, an unrequested answer, or an unrequested change of protocol.
 
 use super::broker::{Mask, Needles, asks_to_change};
 use super::http::{self, Content, Head, LONGEST_HEAD};
 use crate::sys::weaken;
 use std::collections::VecDeque;
 
-/// Requests whose answers are outstanding. Further requests wait.
+/// Outstanding requests; further ones wait.
 const MOST_ASKED: usize = 256;
-/// The longest line with the size of a chunk and its extensions, in bytes.
+/// In bytes, with the chunk's extensions.
 const LONGEST_SIZE: usize = 1024;
 
-/// What a request determines about the end of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestKind {
-    /// A head and nothing else.
+    /// No content follows.
     Head,
-    /// Perhaps another protocol.
+    /// May change the protocol.
     Change,
     Other,
 }
@@ -30,7 +27,7 @@ enum RequestKind {
 enum State {
     Head,
     Length(u64),
-    /// Content that ends with the connection.
+    /// Content until the connection ends.
     Close,
     Size,
     Chunk(u64),
@@ -41,7 +38,6 @@ enum State {
     Changed,
 }
 
-/// The answers of one connection.
 #[derive(Debug)]
 pub(super) struct Answers {
     asked: VecDeque<RequestKind>,
@@ -55,7 +51,6 @@ impl Answers {
         Answers { asked: VecDeque::new(), state: State::Head, mask: Mask::new(), status: None }
     }
 
-    /// Records a request that was passed on.
     pub(super) fn expect(&mut self, head: &Head) {
         self.asked.push_back(match head.method.as_str() {
             "HEAD" => RequestKind::Head,
@@ -64,32 +59,30 @@ impl Answers {
         });
     }
 
-    /// Whether further requests must wait: many answers are outstanding, or the next bytes may be another protocol's.
+    /// Whether requests must wait: many answers are outstanding, or another protocol may follow.
     pub(super) fn are_full(&self) -> bool {
         self.asked.len() >= MOST_ASKED || self.asked.back() == Some(&RequestKind::Change)
     }
 
-    /// Whether the connection has changed to another protocol.
     pub(super) fn are_over(&self) -> bool {
         self.state == State::Changed
     }
 
-    /// Whether the client has received a part of an answer.
+    /// Whether the client has a part of an answer.
     pub(super) fn are_within_one(&self) -> bool {
         self.state != State::Head
     }
 
-    /// Bytes that are held back because they may begin a secret.
     pub(super) fn waiting(&self) -> usize {
         self.mask.waiting()
     }
 
-    /// The status of an answer that the last step began.
+    /// The status that the last step read.
     pub(super) fn take_status(&mut self) -> Option<u16> {
         self.status.take()
     }
 
-    /// Takes one step with the server's bytes. Returns how many bytes were taken, 0 if more must come.
+    /// Returns how many bytes it took, 0 if more must come.
     pub(super) fn read_server(
         &mut self,
         bytes: &[u8],
@@ -158,7 +151,6 @@ impl Answers {
         }
     }
 
-    /// Returns the state after a head.
     fn begin(&mut self, lines: &[&[u8]]) -> Result<State, &'static str> {
         let (first, rest) = lines.split_first().ok_or("an empty line before the answer")?;
         let (status, is_old) = status(first)?;
@@ -187,14 +179,13 @@ impl Answers {
         })
     }
 
-    /// Sends what is held back, because no more bytes came for long.
+    /// Sends held bytes after a long pause.
     pub(super) fn release(&mut self, needles: &Needles, out: &mut Vec<u8>) {
         let mut told = Vec::new();
         self.mask.release(needles, &mut told);
         self.put(out, &told);
     }
 
-    /// Sends what is held back, because no more bytes come.
     pub(super) fn end(&mut self, needles: &Needles, out: &mut Vec<u8>) {
         let mut told = Vec::new();
         self.mask.finish(needles, &mut told);
@@ -217,13 +208,13 @@ fn put_chunk(out: &mut Vec<u8>, content: &[u8]) {
     }
 }
 
-/// The lines up to the first empty line, and their bytes with that line.
+/// Up to the first empty line, which `length` includes.
 struct Section<'all> {
     lines: Vec<&'all [u8]>,
     length: usize,
 }
 
-/// Returns the first section if it is whole.
+/// `None` until the section is whole.
 fn section(bytes: &[u8]) -> Result<Option<Section<'_>>, &'static str> {
     let (mut at, mut lines) = (0, Vec::new());
     while let Some(text) = http::plain_line(&bytes[at..], LONGEST_HEAD)? {
@@ -239,7 +230,7 @@ fn section(bytes: &[u8]) -> Result<Option<Section<'_>>, &'static str> {
     if bytes.len() > LONGEST_HEAD { Err("the head is too long") } else { Ok(None) }
 }
 
-/// The number of a status line, and whether it is HTTP/1.0.
+/// Returns the status, and whether it is HTTP/1.0.
 fn status(line: &[u8]) -> Result<(u16, bool), &'static str> {
     let is_old = match line.get(..9) {
         Some(b"HTTP/1.1 ") => false,
@@ -256,7 +247,7 @@ fn status(line: &[u8]) -> Result<(u16, bool), &'static str> {
     }
 }
 
-/// Parses the headers. Bytes that are not UTF-8 occur in values only, and nothing reads those.
+/// Only values contain bytes that are not UTF-8, and nothing reads those.
 fn fields(lines: &[&[u8]]) -> Result<Vec<(String, String)>, &'static str> {
     lines.iter().map(|line| http::field(&String::from_utf8_lossy(line))).collect()
 }

@@ -1,5 +1,4 @@
-//! DNS messages (RFC 1035): the sandbox's questions and the gateway's answers; the gateway's questions and a server's
-//! replies. Pure.
+//! DNS messages (RFC 1035) with the sandbox and with servers outside. Pure.
 
 use super::rule::canonical;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,12 +14,11 @@ const HEADER: usize = 12;
 const RESPONSE: u16 = 0x8080;
 const RECURSION_DESIRED: u16 = 0x0100;
 const TRUNCATED: u16 = 0x0200;
-/// Seconds that the sandbox may cache an answer. Its meaning never changes.
+/// Seconds that the sandbox may cache an answer; its meaning never changes.
 const TIME_TO_LIVE: u32 = 60;
 /// The largest UDP answer that the gateway accepts and announces (DNS flag day 2020).
 pub(super) const LARGEST_DATAGRAM: u16 = 1232;
 
-/// The result code of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum Code {
@@ -31,28 +29,26 @@ pub(super) enum Code {
     Refused = 5,
 }
 
-/// A question of the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Question {
     id: u16,
     flags: u16,
-    /// The question section, which goes back unchanged: some clients randomise upper and lower case.
+    /// Returned unchanged: some clients randomise upper and lower case.
     section: Vec<u8>,
     has_options: bool,
-    /// In lower case, without a dot at the end. Empty if it is not a host name.
+    /// Lower case, without a final dot; empty if it is not a host name.
     pub name: String,
     /// The record type.
     pub kind: u16,
 }
 
-/// A record of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record {
     Address(IpAddr),
     Pointer(String),
 }
 
-/// Reads a question. An error contains the answer to send, or `None` if the message deserves none.
+/// An error contains the answer to send, or `None` if the message deserves none.
 pub(super) fn read_question(bytes: &[u8]) -> Result<Question, Option<Vec<u8>>> {
     let field = |at: usize| bytes.get(at..at + 2).map(|two| u16::from_be_bytes([two[0], two[1]]));
     let (Some(id), Some(flags)) = (field(0), field(2)) else { return Err(None) };
@@ -79,12 +75,11 @@ pub(super) fn read_question(bytes: &[u8]) -> Result<Question, Option<Vec<u8>>> {
 }
 
 impl Question {
-    /// The answer with these records. `Good` without a record means that the name has none of this type.
+    /// `Good` without a record means that the name has none of this type.
     pub(super) fn answer(&self, code: Code, records: &[Record]) -> Vec<u8> {
         message(self.id, self.flags, code, &self.section, records, self.has_options)
     }
 
-    /// The requested records of a name with these two addresses.
     pub(super) fn addresses(&self, v4: Ipv4Addr, v6: Ipv6Addr) -> Vec<Record> {
         match self.kind {
             A => vec![Record::Address(v4.into())],
@@ -94,7 +89,7 @@ impl Question {
         }
     }
 
-    /// The address that a PTR question is about.
+    /// The address of a PTR question.
     pub(super) fn pointed(&self) -> Option<IpAddr> {
         if self.kind != PTR {
             return None;
@@ -147,8 +142,7 @@ fn encoded(name: &str) -> Vec<u8> {
     out
 }
 
-/// Reads the name at `at` as text with dots, and returns its end. A byte that host names exclude makes a name that
-/// matches nothing.
+/// Returns the name at `at` with dots, and its end. A byte that host names exclude makes a name that matches nothing.
 fn labels(bytes: &[u8], mut at: usize) -> Option<(String, usize)> {
     let mut text = String::new();
     let mut end = None;
@@ -174,7 +168,6 @@ fn labels(bytes: &[u8], mut at: usize) -> Option<(String, usize)> {
     None
 }
 
-/// Writes a question to a server outside.
 pub(super) fn write_question(id: u16, name: &str, kind: u16) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER + name.len() + 17);
     [id, RECURSION_DESIRED, 1, 0, 0, 1].into_iter().for_each(|field: u16| out.extend(field.to_be_bytes()));
@@ -186,20 +179,18 @@ pub(super) fn write_question(id: u16, name: &str, kind: u16) -> Vec<u8> {
     out
 }
 
-/// A server's reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// Addresses, and for how many seconds they are valid.
+    /// Addresses, and their lifetime in seconds.
     Addresses(Vec<IpAddr>, u32),
     /// The name or its record does not exist.
     Nothing(&'static str),
-    /// The answer was too long for a datagram; these addresses fitted.
+    /// Too long for a datagram; these addresses fitted.
     Truncated(Vec<IpAddr>, u32),
-    /// The server failed.
     Failed,
 }
 
-/// Reads the reply to the question `id`, `name`, `kind`. `None` if it answers another question.
+/// `None` if the reply answers another question.
 pub(super) fn read_reply(bytes: &[u8], id: u16, name: &str, kind: u16) -> Option<Reply> {
     let field = |at: usize| bytes.get(at..at + 2).map(|two| u16::from_be_bytes([two[0], two[1]]));
     let flags = field(2)?;
@@ -225,8 +216,7 @@ pub(super) fn read_reply(bytes: &[u8], id: u16, name: &str, kind: u16) -> Option
     }
 }
 
-/// Reads `count` records at `at`. Returns their addresses, the shortest lifetime in seconds, and whether all records
-/// were complete.
+/// Returns addresses, the shortest lifetime in seconds, and whether all records were complete.
 fn addresses(bytes: &[u8], mut at: usize, count: u16) -> (Vec<IpAddr>, u32, bool) {
     let (mut found, mut least) = (Vec::new(), u32::MAX);
     // The server follows aliases: each address in its answer belongs to the name.
@@ -239,7 +229,7 @@ fn addresses(bytes: &[u8], mut at: usize, count: u16) -> (Vec<IpAddr>, u32, bool
     (found, least, true)
 }
 
-/// Reads the record at `at`: its address if it has one, its seconds, and where it ends.
+/// Returns the address if it has one, its seconds, and its end.
 fn record(bytes: &[u8], at: usize) -> Option<(Option<IpAddr>, u32, usize)> {
     let field = |at: usize| bytes.get(at..at + 2).map(|two| u16::from_be_bytes([two[0], two[1]]));
     let at = labels(bytes, at)?.1;

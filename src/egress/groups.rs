@@ -1,9 +1,9 @@
-//! Named groups of rules for what many agents need: registries of packages, and forges.
+//! Named groups of rules: registries of packages, and forges.
 
 use super::Rule;
 use crate::error::{Error, Kind, Result};
 
-/// The name of each group, without its `@`, and its rules. No rule covers one of another group.
+/// By name, without its `@`. No rule covers one of another group.
 const GROUPS: [(&str, &[&str]); 8] = [
     ("npm", &["registry.npmjs.org:443"]),
     ("pypi", &["pypi.org:443", "files.pythonhosted.org:443"]),

@@ -1,7 +1,7 @@
 //! Addresses that an allowed name must not resolve to. Pure.
 //!
-//! The owner of a name decides where it points, and may change that at any time (DNS rebinding). So the address must
-//! be public and must not belong to this host, unless an address rule names that very range.
+//! The owner of a name may change its address at any time (DNS rebinding). So the address must be public and not this
+//! host's, unless an address rule names that very range.
 
 use super::rule::Rule;
 use crate::spec::network::Prefix;
@@ -15,7 +15,7 @@ const fn v6(first: u16, second: u16, third: u16, length: u8) -> Prefix {
     Prefix { address: IpAddr::V6(Ipv6Addr::new(first, second, third, 0, 0, 0, 0, 0)), length }
 }
 
-/// Ranges outside the public internet, and what they are (IANA special-purpose registries).
+/// Outside the public internet (IANA special-purpose registries).
 const SPECIAL: [(Prefix, &str); 26] = [
     (v4(0, 0, 0, 0, 8), "this host"),
     (v4(10, 0, 0, 0, 8), "a private network"),
@@ -45,13 +45,12 @@ const SPECIAL: [(Prefix, &str); 26] = [
     (v6(0xff00, 0, 0, 8), "multicast"),
 ];
 
-/// Every range outside the public internet.
 pub(crate) fn special() -> impl Iterator<Item = Prefix> {
     SPECIAL.iter().map(|(range, _)| *range)
 }
 
-/// Returns why an address that a name resolved to must not be dialled; `None` if it may be. Only an address rule
-/// within the same special range opens it. `is_own`: the address belongs to this host, so a rule must name it.
+/// Only an address rule within the same special range opens an address. `is_own`: the address belongs to this host, so
+/// a rule must name it.
 pub(crate) fn check_address(
     address: IpAddr,
     port: u16,

@@ -1,6 +1,6 @@
-//! The first message of a TLS client (RFC 8446, 4.1.2): the server name in it. Pure.
+//! The server name in the first message of a TLS client (RFC 8446, 4.1.2). Pure.
 
-/// TLS records of the handshake begin with this byte.
+/// The first byte of a handshake's TLS record.
 pub(super) const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
@@ -9,21 +9,16 @@ const ENCRYPTED: [u16; 2] = [0xfe0d, 0xffce];
 /// Larger than any client's hello: post-quantum keys take about two kilobytes.
 pub(super) const LARGEST: usize = 16 * 1024;
 
-/// The content of a hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Hello {
-    /// More bytes must come.
     Incomplete,
-    /// The server name in lower case, if the hello has one.
+    /// In lower case, if the hello has one.
     Name(Option<String>),
-    /// The same, with an encrypted part that may name another server. Browsers send a meaningless one to every
-    /// server.
+    /// With an encrypted part that may name another server. Browsers send a meaningless one to every server.
     Encrypted(Option<String>),
-    /// Not a hello.
     Invalid,
 }
 
-/// Reads the first bytes of a connection.
 pub(super) fn read(bytes: &[u8]) -> Hello {
     let mut handshake = Vec::new();
     let mut rest = bytes;
@@ -59,7 +54,6 @@ fn incomplete(bytes: &[u8]) -> Hello {
     if bytes.len() > LARGEST { Hello::Invalid } else { Hello::Incomplete }
 }
 
-/// Takes `count` bytes from the front.
 fn take<'all>(from: &mut &'all [u8], count: usize) -> Option<&'all [u8]> {
     let (taken, rest) = from.split_at_checked(count)?;
     *from = rest;

@@ -1,48 +1,40 @@
-//! Requests of HTTP/1.1 as they pass (RFC 9112): the host and the end of each. Pure.
+//! Requests of HTTP/1.1 (RFC 9112): the host and the end of each. Pure.
 //!
-//! Each request of a connection may name another host, so each is read. What two programs could understand in two
-//! ways is refused (request smuggling).
+//! Each request of a connection may name another host. What two programs could understand in two ways is refused
+//! (request smuggling).
 
 use super::rule::canonical;
 use crate::sys::weaken;
 
-/// The longest head that is accepted, in bytes.
 pub(super) const LONGEST_HEAD: usize = 64 * 1024;
 
-/// The length of a request's or an answer's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     Length(u64),
     Chunked,
 }
 
-/// The head of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub method: String,
     /// Unchanged: a path or the whole URL.
     pub target: String,
-    /// The host in canonical form, and the port if one is named.
+    /// In canonical form, and the port if one is named.
     pub host: Option<(String, Option<u16>)>,
     pub content: Content,
-    /// Whether it asks for a websocket.
     pub websocket: bool,
-    /// Whether it is HTTP/1.0.
+    /// HTTP/1.0.
     pub old: bool,
-    /// Names and values in their order.
     pub fields: Vec<(String, String)>,
 }
 
-/// What the next bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// More must come.
     More,
-    /// So many bytes of the current request's content.
+    /// Bytes of the current request's content.
     Content(usize),
-    /// A head of so many bytes.
+    /// With its length in bytes.
     Head(Box<Head>, usize),
-    /// Not a valid request.
     Invalid(&'static str),
 }
 
@@ -55,7 +47,6 @@ enum State {
     Trailer,
 }
 
-/// The requests of a connection.
 #[derive(Debug)]
 pub(super) struct Requests {
     state: State,
@@ -66,7 +57,7 @@ impl Requests {
         Requests { state: State::Head }
     }
 
-    /// Reads from the front of the bytes that were not passed on.
+    /// `bytes`: those that were not passed on.
     pub(super) fn step(&mut self, bytes: &[u8]) -> Step {
         if bytes.is_empty() {
             return Step::More;
@@ -128,20 +119,19 @@ impl Requests {
     }
 }
 
-/// Whether a chunk ends with a line end. `left` bytes of it were to come before this part.
+/// Before this part, `left` bytes of the chunk were to come.
 fn ends_well(part: &[u8], left: u64) -> bool {
     let from_end = |distance: u64| left.checked_sub(distance).and_then(|at| part.get(usize::try_from(at).ok()?));
     from_end(2).is_none_or(|&byte| byte == b'\r') && from_end(1).is_none_or(|&byte| byte == b'\n')
 }
 
-/// The length of a chunk that begins with this line.
 pub(super) fn chunk_size(text: &str) -> Option<u64> {
     let digits = text.split(';').next()?.trim_end_matches([' ', '\t']);
     (!digits.is_empty() && digits.len() <= 15 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
         .then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
-/// A line with a valid end, without that end.
+/// Without the line's end, which must be valid.
 pub(super) fn plain_line(bytes: &[u8], longest: usize) -> Result<Option<&[u8]>, &'static str> {
     let Some(end) = bytes.iter().position(|&byte| byte == b'\n') else {
         return if bytes.len() > longest { Err("a line is too long") } else { Ok(None) };
@@ -153,7 +143,6 @@ pub(super) fn plain_line(bytes: &[u8], longest: usize) -> Result<Option<&[u8]>, 
     Ok(Some(text))
 }
 
-/// The same as text.
 pub(super) fn line(bytes: &[u8], longest: usize) -> Result<Option<&str>, &'static str> {
     let text = plain_line(bytes, longest)?;
     text.map(|text| std::str::from_utf8(text).map_err(|_| "a line is not UTF-8")).transpose()
@@ -163,7 +152,6 @@ fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
-/// Whether the bytes may be the beginning of a request.
 pub(super) fn looks_like_one(bytes: &[u8]) -> bool {
     let method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
     (3..=16).contains(&method) && bytes.get(method).is_none_or(|&byte| byte == b' ')
@@ -208,7 +196,6 @@ fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, &'static str> {
     Ok(Some((Head { method: method.into(), target: target.into(), host, content, websocket, old, fields }, at + 2)))
 }
 
-/// A header: its name and its value.
 pub(super) fn field(text: &str) -> Result<(String, String), &'static str> {
     let (name, value) = text.split_once(':').ok_or("a header without a colon")?;
     if !is_token(name) {
@@ -221,7 +208,7 @@ pub(super) fn values<'all>(fields: &'all [(String, String)], name: &'all str) ->
     fields.iter().filter(move |(each, _)| each.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
 }
 
-/// The length of the content after these headers. `old`: HTTP/1.0.
+/// `old`: HTTP/1.0.
 pub(super) fn content(fields: &[(String, String)], old: bool) -> Result<Content, &'static str> {
     let codings: Vec<_> = values(fields, "transfer-encoding").collect();
     let lengths: Vec<_> = values(fields, "content-length").collect();
@@ -238,8 +225,7 @@ pub(super) fn content(fields: &[(String, String)], old: bool) -> Result<Content,
     }
 }
 
-/// Parses a host and its port, as in a Host header. Rejects any other text, which a server could take for another
-/// host (RFC 3986, 3.2).
+/// Parses a Host header's value. A server could take other text for another host (RFC 3986, 3.2).
 fn authority(text: &str) -> Option<(String, Option<u16>)> {
     let (host, rest) = match text.strip_prefix('[') {
         Some(inner) => {
@@ -263,7 +249,7 @@ fn authority(text: &str) -> Option<(String, Option<u16>)> {
     Some((host, port))
 }
 
-/// The host of a request: the Host header and, if the target is a whole URL, its host. The two must agree.
+/// The Host header and the host of a whole URL must agree.
 fn host(
     fields: &[(String, String)],
     target: &str,
@@ -293,7 +279,6 @@ fn host(
     Ok(Some(by_url))
 }
 
-/// An answer of the gateway.
 pub(super) fn answer(status: u16, words: &str) -> Vec<u8> {
     let reason = match status {
         403 => "Forbidden",
@@ -313,7 +298,6 @@ pub(super) fn answer(status: u16, words: &str) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Feeds `text` in parts of `size`. Returns the heads of all requests, or why they were refused.
     fn pass(text: &str, size: usize) -> Result<Vec<Head>, &'static str> {
         let (mut requests, mut held, mut heads) = (Requests::new(), Vec::new(), Vec::new());
         for part in text.as_bytes().chunks(size) {

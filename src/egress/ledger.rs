@@ -1,15 +1,14 @@
-//! The account of what a sandbox reached and what was refused, and the messages between the gateway and the
-//! supervisor.
+//! The account of what a sandbox reached and what was refused; messages between the gateway and the supervisor.
 
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-/// The most rows. Further ones are added to one row.
+/// Further rows are added to one row.
 const MOST: usize = 512;
 const MOST_FAULTS: usize = 64;
-/// The most different statuses of a row. Further ones count as status 0.
+/// Different ones in a row; further ones count as status 0.
 const MOST_STATUSES: usize = 64;
 /// Bytes of a host, a rule or a fault. They quote the sandbox, and a row with every byte escaped must fit into one
 /// message.
@@ -20,7 +19,7 @@ const LONGEST: usize = 512;
 pub struct Row {
     /// The requested name or address.
     pub host: String,
-    /// The port, unless only the name was requested.
+    /// `None` if only the name was requested.
     pub port: Option<u16>,
     /// Whether it was reached.
     pub allowed: bool,
@@ -32,7 +31,7 @@ pub struct Row {
     pub sent_bytes: u64,
     /// Bytes that entered the sandbox.
     pub received_bytes: u64,
-    /// How often the server answered with each status. Only brokered hosts have them.
+    /// Answers by status; only brokered hosts have them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub statuses: BTreeMap<u16, u64>,
     /// The first time, RFC 3339.
@@ -44,18 +43,18 @@ pub struct Row {
 /// The whole account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
-    /// The rows, in the order of their first request.
+    /// In the order of their first request.
     pub rows: Vec<Row>,
     /// Requests of the operator that failed while the gateway ran.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<String>,
-    /// The rows that the supervisor has not received in their present form.
+    /// Rows that the supervisor lacks in their present form.
     #[serde(skip)]
     changed: Vec<bool>,
 }
 
 impl Ledger {
-    /// Counts a decision and returns the number of its row.
+    /// Returns the number of the row.
     pub(super) fn note(&mut self, host: &str, port: Option<u16>, allowed: bool, rule: &str) -> usize {
         let (host, rule) = (&*shortened(host), &*shortened(rule));
         let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
@@ -93,7 +92,6 @@ impl Ledger {
         }
     }
 
-    /// Counts statuses of answers in a row.
     pub(super) fn add_statuses(&mut self, index: usize, statuses: impl Iterator<Item = u16>) {
         for status in statuses {
             let known = &mut self.rows[index].statuses;
@@ -109,7 +107,6 @@ impl Ledger {
         index
     }
 
-    /// The next row to send.
     pub(super) fn next_change(&mut self) -> Option<usize> {
         self.changed.iter().position(|&changed| changed)
     }
@@ -119,8 +116,7 @@ impl Ledger {
         self.changed[index] = false;
     }
 
-    /// Takes over a row from the gateway, and returns it if it contains a new decision. The gateway faces hostile
-    /// clients, so the number is checked: a row keeps its number, and missing rows are reported.
+    /// Returns the row if it contains a new decision. The gateway faces hostile clients, so the number is checked.
     pub(crate) fn put(&mut self, index: usize, row: Row) -> Option<Row> {
         if index >= MOST {
             self.fault("the gateway told a line that its account cannot have");
@@ -140,7 +136,7 @@ impl Ledger {
         new
     }
 
-    /// Records a fault, once.
+    /// Records a fault once.
     pub(crate) fn fault(&mut self, words: &str) {
         let words = shortened(words);
         if self.faults.len() < MOST_FAULTS && !self.faults.iter().any(|each| *each == words) {
@@ -148,7 +144,7 @@ impl Ledger {
         }
     }
 
-    /// Adds the rows of another account to those of the same host, port, verdict and rule.
+    /// Joins rows of the same host, port, verdict and rule.
     pub(crate) fn add(&mut self, other: Ledger) {
         for row in other.rows {
             let same = |own: &Row| {
@@ -172,12 +168,11 @@ impl Ledger {
         self.faults.extend(other.faults);
     }
 
-    /// Bytes that left and bytes that entered, in all rows.
+    /// Bytes that left, and bytes that entered.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         self.rows.iter().fold((0, 0), |(sent, received), row| (sent + row.sent_bytes, received + row.received_bytes))
     }
 
-    /// Connections that were allowed.
     pub(crate) fn connections(&self) -> u64 {
         self.rows.iter().filter(|row| row.allowed && row.port.is_some()).map(|row| row.count).sum()
     }
@@ -192,7 +187,7 @@ impl Ledger {
     }
 }
 
-/// The text, cut to the longest that a row may contain.
+/// Cuts the text to [`LONGEST`] bytes.
 pub(super) fn shortened(text: &str) -> Cow<'_, str> {
     if text.len() <= LONGEST {
         return Cow::Borrowed(text);
@@ -205,10 +200,8 @@ pub(super) fn shortened(text: &str) -> Cow<'_, str> {
     Cow::Owned(text[..end].to_owned() + MARK)
 }
 
-/// Messages of the gateway.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Word {
-    /// A row in its present form.
     Row(usize, Row),
     /// An order that failed.
     Fault(String),
@@ -216,16 +209,14 @@ pub(crate) enum Word {
     Done,
 }
 
-/// Orders to the gateway.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Adds a rule.
     Allow(String),
-    /// Refuses what a rule covers, and cuts open connections.
+    /// Also cuts open connections.
     Deny(String),
-    /// Replaces a secret with the value in the attached file.
+    /// The attached file contains the value.
     Replace,
-    /// Stops adding the secret of this name.
+    /// The secret's name.
     Revoke(String),
     /// Send the remaining rows and end.
     Finish,

@@ -1,10 +1,8 @@
 //! Network access by domain, and the gateway process that enforces it.
 //!
-//! In: a [`Policy`] of [`Rule`]s. Out: connections to allowed servers, and a [`Ledger`]. Inside the sandbox every
-//! allowed name has a local address that leads to a socket of the gateway. So names are checked where connections are
-//! made, and programs need no settings. `rule`, `policy`, `guard`, `names`, `dns`, `hello`, `http`, `answers` are
-//! pure. `gateway` is the process; `broker` adds secrets.
-//! Not here: the start and the confinement of the gateway (`container`), the making of its sockets (`net`).
+//! Inside the sandbox, every allowed name has a local address that leads to a socket of the gateway. So names are
+//! checked where connections are made, and programs need no settings.
+//! Not here: the gateway's start and confinement (`container`), the making of its sockets (`net`).
 
 mod answers;
 mod broker;

@@ -6,10 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The first addresses of the range belong to the gateway.
 const FIRST: u32 = 256;
-/// The most names of a sandbox at once. A new name replaces the oldest.
+/// At once; a new name replaces the oldest.
 const MOST: u32 = 4096;
 
-/// Which address stands for which name. A name has one IPv4 and one IPv6 address.
+/// A name has one IPv4 and one IPv6 address.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     by_name: HashMap<String, u32>,
@@ -18,7 +18,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The number of a name. An unknown name gets a new one.
+    /// An unknown name gets a new number.
     pub(super) fn number(&mut self, name: &str) -> u32 {
         if let Some(number) = self.by_name.get(name) {
             return *number;

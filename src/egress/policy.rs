@@ -1,4 +1,4 @@
-//! What a sandbox may reach: the rules, and the verdict on one host and port. Pure.
+//! What a sandbox may reach. Pure.
 
 use super::broker::Credential;
 use super::guard;
@@ -9,14 +9,13 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// The most labels and bytes of a name below a `*.suffix`. Names of services fit, encoded data seldom does.
+/// Labels and bytes of a name below a `*.suffix`: names of services fit, encoded data seldom does.
 const MOST_LABELS: usize = 5;
 const MOST_BYTES: usize = 100;
-/// The ports of the listening sockets while a run is recorded.
+/// Served while a run is recorded.
 const LEARNED_PORTS: [u16; 3] = [22, 80, 443];
 
-/// What to do with a TLS hello that has an encrypted part (ECH). The server may take another name from it than the
-/// gateway sees.
+/// What to do with an encrypted TLS hello (ECH): the server may take another name from it than the gateway sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ech {
@@ -47,25 +46,22 @@ pub struct Policy {
     pub allowed: Vec<Rule>,
     /// What is refused even if a rule allows it.
     pub denied: Vec<Rule>,
-    /// The resolver for names that are dialled; by default the host's.
+    /// Resolves dialled names; by default the host's.
     pub resolver: Option<SocketAddr>,
     /// Allow and record every public name.
     pub learn: bool,
-    /// Treatment of encrypted TLS hellos; refused by default.
+    /// Encrypted TLS hellos; refused by default.
     pub ech: Option<Ech>,
 }
 
-/// The decision on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Allowed by this rule.
     Allowed(String),
-    /// Denied for this reason.
     Denied(String),
 }
 
 impl Policy {
-    /// Allows a host that gets a secret at its port, if no rule does.
+    /// Allows the credential's host and port, if no rule does.
     pub(crate) fn admit(&mut self, credential: &Credential) -> Result<()> {
         let rule = credential.rule()?;
         if !self.allowed.iter().any(|each| each.covers(&credential.target(), credential.port())) {
@@ -74,7 +70,7 @@ impl Policy {
         Ok(())
     }
 
-    /// What to make in the network namespace for this policy, with `spares` sockets for later rules.
+    /// `spares`: sockets for later rules.
     pub(crate) fn served(&self, spares: usize) -> Served {
         let mut served = Served { names: true, ports: ports(&self.allowed), routes: Vec::new(), spares };
         if self.learn {
@@ -86,7 +82,6 @@ impl Policy {
         served
     }
 
-    /// Whether DNS answers a name, whatever the port.
     pub(crate) fn answers(&self, name: &str) -> bool {
         let host = Host::Name(name.to_owned());
         if name.is_empty() || self.denied.iter().any(|rule| rule.names(&host)) && !self.reachable(&host) {
@@ -100,7 +95,6 @@ impl Policy {
         ports.into_iter().any(|&port| matches!(self.verdict(host, port), Verdict::Allowed(_)))
     }
 
-    /// Decides on a connection.
     pub(crate) fn verdict(&self, host: &Host, port: u16) -> Verdict {
         if let Some(rule) = self.denied.iter().find(|rule| rule.covers(host, port)) {
             return Verdict::Denied(format!("denied by `{rule}`"));
@@ -121,8 +115,6 @@ impl Policy {
         }
     }
 
-    /// Returns why an address that a name resolved to must not be dialled. `is_own` tests whether it belongs to the
-    /// host.
     pub(crate) fn check_address(
         &self,
         address: IpAddr,
@@ -136,7 +128,7 @@ impl Policy {
         }
     }
 
-    /// The addresses to dial for a named one. A rule for `localhost` covers both loopback addresses of the host.
+    /// A rule for `localhost` covers both loopback addresses of the host.
     pub(crate) fn dialled(&self, address: IpAddr, port: u16) -> Vec<IpAddr> {
         let is_loopback = |rule: &Rule| rule.is_loopback() && rule.covers(&Host::Address(address), port);
         let mut all = vec![address];
@@ -146,7 +138,7 @@ impl Policy {
         all
     }
 
-    /// Adds a rule and removes the denials that contradict it.
+    /// Also removes contradicting denials.
     pub(crate) fn allow(&mut self, rule: Rule) {
         self.denied.retain(|each| each.to_string() != rule.to_string());
         if !self.allowed.contains(&rule) {
@@ -154,7 +146,6 @@ impl Policy {
         }
     }
 
-    /// Refuses what a rule covers.
     pub(crate) fn deny(&mut self, rule: Rule) {
         self.allowed.retain(|each| each.to_string() != rule.to_string());
         if !self.denied.contains(&rule) {
@@ -163,7 +154,7 @@ impl Policy {
     }
 }
 
-/// Whether a name below a `*.suffix` is short. Data that leaves in names is long.
+/// Data that leaves in names is long.
 fn is_modest(name: &str) -> bool {
     name.len() <= MOST_BYTES && name.split('.').count() <= MOST_LABELS + 2 || crate::sys::weaken::is_off("egress-wild")
 }

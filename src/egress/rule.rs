@@ -5,21 +5,19 @@ use crate::spec::network::{NAMES_V4, NAMES_V6, Prefix};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Ports of a rule that names none: HTTP and HTTPS.
+/// HTTP and HTTPS.
 const DEFAULT_PORTS: [u16; 2] = [80, 443];
 /// Each port of all rules is a listening socket inside the sandbox.
 const MOST_PORTS: usize = 256;
-/// The longest name (RFC 1035, 2.3.4).
+/// RFC 1035, 2.3.4.
 const LONGEST_NAME: usize = 253;
 
 pub(super) const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
-/// The destination of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Host {
-    /// A name, in lower case and without a dot at its end.
+    /// Lower case, without a final dot.
     Name(String),
-    /// An address.
     Address(IpAddr),
 }
 
@@ -32,13 +30,11 @@ impl fmt::Display for Host {
     }
 }
 
-/// The hosts of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pattern {
     Name(String),
     /// Every name below this one, without the name itself.
     Below(String),
-    /// Addresses.
     Range(Prefix),
     /// The host's loopback, of either family.
     Loopback,
@@ -62,7 +58,7 @@ impl Rule {
         })
     }
 
-    /// Whether it covers this host, whatever the port.
+    /// Ignores the port.
     pub(crate) fn names(&self, host: &Host) -> bool {
         match (&self.pattern, host) {
             (Pattern::Name(name), Host::Name(asked)) => name == asked,
@@ -73,22 +69,19 @@ impl Rule {
         }
     }
 
-    /// Whether it names `localhost`.
     pub(crate) fn is_loopback(&self) -> bool {
         self.pattern == Pattern::Loopback
     }
 
-    /// Whether it covers this host and port.
     pub(crate) fn covers(&self, host: &Host, port: u16) -> bool {
         self.ports.contains(&port) && self.names(host)
     }
 
-    /// Its ports.
     pub(crate) fn ports(&self) -> &[u16] {
         &self.ports
     }
 
-    /// Its name, unless it covers several names.
+    /// `None` if it covers several names.
     pub(crate) fn exact(&self) -> Option<Host> {
         match &self.pattern {
             Pattern::Name(name) => Some(Host::Name(name.clone())),
@@ -96,7 +89,6 @@ impl Rule {
         }
     }
 
-    /// Its range of addresses, if it has one.
     pub(crate) fn range(&self) -> Option<Prefix> {
         match self.pattern {
             Pattern::Range(range) => Some(range),
@@ -105,12 +97,10 @@ impl Rule {
         }
     }
 
-    /// Whether it covers names that the rule does not spell out.
     pub(crate) fn is_wild(&self) -> bool {
         matches!(self.pattern, Pattern::Below(_))
     }
 
-    /// Whether `self` covers all that `other` does.
     pub(crate) fn shadows(&self, other: &Rule) -> bool {
         let hosts = match (&self.pattern, &other.pattern) {
             (Pattern::Name(one), Pattern::Name(two)) => one == two,
@@ -153,7 +143,7 @@ pub fn check_rules(rules: &[Rule]) -> Result<()> {
     }
 }
 
-/// All ports of the rules, each once.
+/// Each once.
 pub(crate) fn ports(rules: &[Rule]) -> Vec<u16> {
     let mut all: Vec<u16> = rules.iter().flat_map(|rule| rule.ports.iter().copied()).collect();
     all.sort_unstable();
@@ -170,7 +160,6 @@ fn parse(text: &str) -> Result<Rule, String> {
     Ok(Rule { pattern: pattern(host)?, ports, text: text.to_owned() })
 }
 
-/// Splits the host from the ports.
 fn split(text: &str) -> Result<(&str, Option<&str>), String> {
     if text.contains("://") {
         return Err("a rule is a host with ports, not a URL".into());
@@ -254,7 +243,7 @@ fn range(host: &str) -> Result<Option<Prefix>, String> {
     }
 }
 
-/// A host name in the form in which names are compared; `None` if it is invalid.
+/// In the form for comparisons; `None` if it is invalid.
 pub(crate) fn canonical(text: &str) -> Option<String> {
     let text = text.strip_suffix('.').unwrap_or(text);
     let label = |label: &str| {

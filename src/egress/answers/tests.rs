@@ -1,5 +1,3 @@
-//! Answers of a server, in parts of every size.
-
 use super::super::http::{Requests, Step};
 use super::*;
 
@@ -12,8 +10,6 @@ fn request(text: &str) -> Head {
     }
 }
 
-/// Passes these answers to these requests in parts of `size`. Returns the client's bytes, or why the answers were
-/// rejected.
 fn told_in_parts(requests: &[&str], said: &[u8], size: usize) -> Result<String, &'static str> {
     let mut needles = Needles::default();
     needles.add(vec![SECRET.as_bytes().to_vec()]);
@@ -35,7 +31,7 @@ fn told_in_parts(requests: &[&str], said: &[u8], size: usize) -> Result<String, 
 
 const GET: &str = "GET / HTTP/1.1";
 
-/// Does the same in parts of all sizes, which must give the same result.
+/// Requires the same result for parts of all sizes.
 #[track_caller]
 fn told(requests: &[&str], said: &str) -> String {
     let all = told_in_parts(requests, said.as_bytes(), usize::MAX).unwrap();
@@ -46,7 +42,6 @@ fn told(requests: &[&str], said: &str) -> String {
     all
 }
 
-/// The text with the content of its chunks in one piece.
 fn without_chunks(text: &str) -> String {
     let Some((head, mut rest)) = text.split_once("chunked\r\n\r\n") else { return text.to_owned() };
     let mut out = head.to_owned();

@@ -1,7 +1,6 @@
-//! A certificate authority for one sandbox and the hosts of its broker.
+//! A certificate authority for one sandbox: X.509 v3 (RFC 5280) with ECDSA on P-256 (RFC 5480, RFC 5758).
 //!
-//! X.509 v3 (RFC 5280) with ECDSA on P-256 (RFC 5480, RFC 5758), written by hand: two kinds of certificates do not
-//! justify a library.
+//! Written by hand: two kinds of certificates do not justify a library.
 
 use super::der::{
     OCTET_STRING, SET, UTC_TIME, UTF8_STRING, bits, implicit, integer, object, sequence, tagged, value, yes,
@@ -12,14 +11,14 @@ use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
 use std::time::{Duration, SystemTime};
 
-/// Certificates are valid from this long ago: clocks differ.
+/// Validity begins in the past: clocks differ.
 const EARLIER: Duration = Duration::from_secs(24 * 3600);
 /// Longer than any sandbox runs. Each start makes a new authority.
 const GOOD_FOR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The longest common name (RFC 5280, ub-common-name).
 const LONGEST_NAME: usize = 64;
 
-// Object identifiers, encoded.
+// Encoded object identifiers.
 const ECDSA_WITH_SHA256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
 const EC_PUBLIC_KEY: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1];
 const P256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7];
@@ -33,23 +32,22 @@ const AUTHORITY_KEY: &[u8] = &[0x55, 0x1d, 35];
 const EXTENDED_USAGE: &[u8] = &[0x55, 0x1d, 37];
 const SERVER: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
 
-/// A new authority: its certificate is public, its key is for the gateway alone.
+/// The certificate is public; the key is for the gateway alone.
 pub(crate) struct NewAuthority {
-    /// The certificate, DER.
+    /// DER.
     pub certificate: Vec<u8>,
-    /// The private key, PKCS#8.
+    /// PKCS#8.
     pub key: Vec<u8>,
 }
 
-/// An authority that signs.
 pub(crate) struct Authority {
     key: EcdsaKeyPair,
     name: Vec<u8>,
     certificate: Vec<u8>,
 }
 
-/// Makes an authority whose certificates are valid only for these hosts and the names below them. Clients refuse
-/// other names even if the key is lost (RFC 5280, 4.2.1.10).
+/// Its certificates are valid only for these hosts and the names below them. Clients refuse other names even if the key
+/// is lost (RFC 5280, 4.2.1.10).
 pub(crate) fn make(hosts: &[&str]) -> Result<NewAuthority> {
     let pkcs8 = new_key()?;
     let key = read_key(&pkcs8)?;
@@ -66,18 +64,17 @@ pub(crate) fn make(hosts: &[&str]) -> Result<NewAuthority> {
     Ok(NewAuthority { certificate, key: pkcs8 })
 }
 
-/// The name of the file with this certificate in OpenSSL's certificate folder, without the final number. It is the
-/// first four bytes of the SHA-1 of the canonical subject (X509_NAME_hash(3)).
+/// The name of the certificate's file in OpenSSL's folder, without the final number: the first four bytes of the
+/// canonical subject's SHA-1 (X509_NAME_hash(3)).
 pub(crate) fn file_hash(certificate: &[u8]) -> Option<String> {
     let text = common_name(certificate)?;
-    // The canonical form is lower case UTF-8 with single blanks, without the outer sequence (OpenSSL's
-    // x509_name_canon). Our names have no other letters.
+    // OpenSSL's x509_name_canon: lower-case UTF-8, single blanks, no outer sequence. Our names have no other letters.
     let attribute = sequence(&[&object(COMMON_NAME), &value(UTF8_STRING, text.to_ascii_lowercase().as_bytes())]);
     let digest = sha1(&[&value(SET, &attribute)]);
     Some(format!("{:08x}", u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]])))
 }
 
-/// The common name in a certificate that this module made: the first one, the issuer's.
+/// Finds the first common name, the issuer's.
 fn common_name(certificate: &[u8]) -> Option<&str> {
     let mark = object(COMMON_NAME);
     let at = certificate.windows(mark.len()).position(|each| each == mark)? + mark.len();
@@ -86,13 +83,12 @@ fn common_name(certificate: &[u8]) -> Option<&str> {
 }
 
 impl Authority {
-    /// Loads an authority.
     pub(crate) fn new(made: NewAuthority) -> Result<Authority> {
         let name = common_name(&made.certificate).ok_or_else(|| wrong("the authority has no name"))?;
         Ok(Authority { key: read_key(&made.key)?, name: named(name), certificate: made.certificate })
     }
 
-    /// Makes a certificate for one host. Returns its chain (DER) and its key (PKCS#8).
+    /// Returns the chain (DER) and the key (PKCS#8).
     pub(crate) fn issue(&self, host: &str) -> Result<([Vec<u8>; 2], Vec<u8>)> {
         let pkcs8 = new_key()?;
         let key = read_key(&pkcs8)?;
@@ -129,7 +125,7 @@ fn read_key(pkcs8: &[u8]) -> Result<EcdsaKeyPair> {
         .map_err(|cause| wrong(&format!("the key is invalid: {cause}")))
 }
 
-/// The identifier of a key (RFC 5280, 4.2.1.2, method 1).
+/// RFC 5280, 4.2.1.2, method 1.
 fn fingerprint(key: &EcdsaKeyPair) -> Vec<u8> {
     sha1(&[key.public_key().as_ref()]).to_vec()
 }
@@ -144,7 +140,7 @@ fn extension(identifier: &[u8], is_critical: bool, content: &[u8]) -> Vec<u8> {
     sequence(&[&object(identifier), &critical, &value(OCTET_STRING, content)])
 }
 
-/// A time before 2050 in the form of RFC 5280.
+/// RFC 5280's form for a time before 2050.
 fn utc(time: SystemTime) -> Vec<u8> {
     let text = humantime::format_rfc3339_seconds(time).to_string();
     let digits: String = text.chars().filter(char::is_ascii_digit).skip(2).collect();
@@ -179,7 +175,7 @@ mod tests {
     use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
     use std::sync::Arc;
 
-    /// The verdict of a client that trusts the authority on the certificate for `host`, when it expected `asked`.
+    /// The verdict of a client that trusts the authority and expects `asked`.
     fn verified(permitted: &[&str], host: &str, asked: &str) -> Result<(), String> {
         let authority = Authority::new(make(permitted).unwrap()).unwrap();
         let ([leaf, root], _) = authority.issue(host).unwrap();

@@ -1,4 +1,4 @@
-//! The scope of a secret: a host, its header, and the methods and paths of the requests that get it. Pure.
+//! The scope of a secret: host, header, methods and paths. Pure.
 
 use super::super::http::Head;
 use super::super::rule::{Host, Rule};
@@ -12,14 +12,11 @@ use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// The default port: HTTPS.
 const DEFAULT_PORT: u16 = 443;
-/// The placeholder of the value in a header's form.
 const PLACEHOLDER: &str = "{}";
-/// The largest file of certificates, in bytes.
 const LONGEST_FILE: u64 = 1 << 20;
 
-/// Headers that determine how a request is read or routed. A secret never goes into one.
+/// Headers that determine how a request is read or routed: a secret never goes into one.
 const FORBIDDEN: [&str; 10] = [
     "accept-encoding",
     "connection",
@@ -43,33 +40,32 @@ pub struct Credential {
     form: Form,
     methods: Vec<String>,
     paths: Vec<String>,
-    /// Certificates, DER.
+    /// DER.
     trusted: Vec<Vec<u8>>,
 }
 
-/// The header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Form {
-    /// This header with the value between `before` and `after`.
+    /// The value is between `before` and `after`.
     Header { name: String, before: String, after: String },
     /// `Authorization: Basic` with this user (RFC 7617).
     Basic { user: String },
 }
 
-/// A credential as text, as a profile has it.
+/// A credential as text in a profile.
 #[derive(Clone, Debug, Default)]
 pub struct Wording<'words> {
     /// `HOST[:PORT]`.
     pub host: &'words str,
-    /// `Name: text with {} in it`. The default without `basic` is `Authorization: Bearer {}`.
+    /// `Name: text with {} in it`; the default without `basic` is `Authorization: Bearer {}`.
     pub header: Option<&'words str>,
     /// The user of basic authentication; the value is the password.
     pub basic: Option<&'words str>,
-    /// The methods that get it; empty means all.
+    /// Empty means all methods.
     pub methods: &'words [String],
-    /// The paths that get it; a final `*` stands for any rest. Empty means all.
+    /// A final `*` stands for any rest. Empty means all paths.
     pub paths: &'words [String],
-    /// A file of certificates (PEM) that are trusted for this host in addition to the system's.
+    /// A file of certificates (PEM) that are trusted for this host besides the system's.
     pub ca: Option<&'words Path>,
 }
 
@@ -79,17 +75,15 @@ impl Credential {
         read(name, words).map_err(|error| error.doing(format!("read `secrets.{name}`")))
     }
 
-    /// Its host, in canonical form.
+    /// In canonical form.
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
-    /// Its port.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its host in the form of rules.
     pub(crate) fn target(&self) -> Host {
         Host::Name(self.host.clone())
     }
@@ -99,12 +93,10 @@ impl Credential {
         Rule::parse(&format!("{}:{}", self.host, self.port))
     }
 
-    /// Certificates that are trusted for the host in addition to the system's.
     pub(super) fn trusted(&self) -> impl Iterator<Item = CertificateDer<'static>> + '_ {
         self.trusted.iter().map(|each| CertificateDer::from(each.clone()))
     }
 
-    /// The name of its header.
     pub(in crate::egress) fn header(&self) -> &str {
         match &self.form {
             Form::Header { name, .. } => name,
@@ -112,7 +104,6 @@ impl Credential {
         }
     }
 
-    /// The header's content with this value.
     pub(in crate::egress) fn render(&self, value: &[u8]) -> Vec<u8> {
         match &self.form {
             Form::Header { before, after, .. } => [before.as_bytes(), value, after.as_bytes()].concat(),
@@ -123,7 +114,7 @@ impl Credential {
         }
     }
 
-    /// Returns why a request does not get the secret.
+    /// Returns why the request does not get the secret.
     pub(in crate::egress) fn check_request(&self, head: &Head) -> Option<String> {
         let name = &self.name;
         if !self.methods.is_empty() && !self.methods.contains(&head.method) {
@@ -151,12 +142,11 @@ impl Credential {
         }
     }
 
-    /// Whether only some requests of its host get it.
     pub(super) fn is_limited(&self) -> bool {
         !(self.methods.is_empty() && self.paths.is_empty())
     }
 
-    /// Whether each request that gets `other` gets this one too, in the same header.
+    /// Whether each request that gets `other` gets this one in the same header.
     fn covers(&self, other: &Credential) -> bool {
         let header = |each: &Credential| each.header().to_ascii_lowercase();
         (&self.host, self.port, header(self)) == (&other.host, other.port, header(other)) && !self.is_limited()
@@ -177,7 +167,7 @@ pub(crate) fn check_credentials(all: &[Credential]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a value is valid in a header (RFC 9110, 5.5).
+/// RFC 9110, 5.5.
 pub(crate) fn fits_a_header(value: &[u8]) -> bool {
     value.iter().all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f))
 }

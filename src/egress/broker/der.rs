@@ -1,4 +1,4 @@
-//! The DER encodings (X.690) that a certificate needs. Pure.
+//! The DER encodings (X.690) of a certificate. Pure.
 
 pub(super) const SEQUENCE: u8 = 0x30;
 pub(super) const SET: u8 = 0x31;
@@ -25,7 +25,6 @@ pub(super) fn value(tag: u8, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A sequence of values.
 pub(super) fn sequence(parts: &[&[u8]]) -> Vec<u8> {
     value(SEQUENCE, &parts.concat())
 }
@@ -35,17 +34,16 @@ pub(super) fn tagged(number: u8, content: &[u8]) -> Vec<u8> {
     value(0xa0 | number, content)
 }
 
-/// A value whose own tag a context-specific one replaces.
+/// The context-specific tag replaces the value's own.
 pub(super) fn implicit(number: u8, content: &[u8]) -> Vec<u8> {
     value(0x80 | number, content)
 }
 
-/// An object identifier that is already encoded.
 pub(super) fn object(encoded: &[u8]) -> Vec<u8> {
     value(OBJECT, encoded)
 }
 
-/// A number that is not negative.
+/// A non-negative number.
 pub(super) fn integer(bytes: &[u8]) -> Vec<u8> {
     let first = bytes.iter().position(|&byte| byte != 0).unwrap_or(bytes.len().saturating_sub(1));
     let bytes = &bytes[first..];
@@ -53,7 +51,7 @@ pub(super) fn integer(bytes: &[u8]) -> Vec<u8> {
     value(INTEGER, &[sign, bytes].concat())
 }
 
-/// A bit string of whole bytes. The last `unused` bits are padding.
+/// The last `unused` bits are padding.
 pub(super) fn bits(unused: u8, bytes: &[u8]) -> Vec<u8> {
     value(BIT_STRING, &[&[unused], bytes].concat())
 }

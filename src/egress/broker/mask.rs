@@ -1,32 +1,29 @@
-//! Hides secrets in the answers of a server that has received them: stars of the same length replace each. Pure.
+//! Hides secrets in a server's answers with stars of the same length, so that byte counts stay correct. Pure.
 //!
-//! The length stays, so each byte count in an answer stays correct. Bytes that may begin a secret are held back until
-//! more come. If that takes too long ([`Mask::release`]), they are sent, and the search continues with the next
-//! bytes. A beginning that is sent is mostly hidden ([`SEEN`]), also at the end ([`Mask::finish`]). Otherwise a
-//! client that decides where an answer is cut would get the secret in two halves.
+//! Bytes that may begin a secret wait for more. After a pause ([`Mask::release`]) they are sent, and the search
+//! continues. A beginning that is sent is mostly hidden ([`SEEN`]), also at the end. Otherwise a client that decides
+//! where an answer is cut would get the secret in two halves.
 
 use crate::sys::weaken;
 use std::collections::HashMap;
 
-/// A beginning of this many bytes is hidden when it is sent; of a short secret, half of it. Innocent text that begins
-/// like a secret then shows stars.
+/// A beginning of this many bytes, or of half a short secret, is hidden when it is sent. Innocent text that begins like
+/// a secret shows stars.
 const SEEN: usize = 8;
 
-/// The search in the answers of one host.
 #[derive(Debug)]
 pub(in crate::egress) struct Mask {
-    /// The last bytes, which may begin a secret.
+    /// Bytes that may begin a secret.
     held: Vec<u8>,
-    /// How many of them were sent.
+    /// How many bytes of `held` were sent.
     told: usize,
 }
 
 /// Every form of every value that is added to requests.
 #[derive(Debug)]
 pub(in crate::egress) struct Needles {
-    /// The forms by their first two bytes.
     all: HashMap<[u8; 2], Vec<Vec<u8>>>,
-    /// Which bytes begin a form. All other bytes pass at once.
+    /// Bytes that begin a form; all others pass at once.
     beginnings: [bool; 256],
 }
 
@@ -49,14 +46,12 @@ impl Needles {
         }
     }
 
-    /// A complete text with its secrets hidden.
     pub(in crate::egress) fn hidden(&self, text: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(text.len());
         scan(self, text, 0, true, &mut out);
         out
     }
 
-    /// Finds what begins at the first byte of the text.
     fn find_match(&self, text: &[u8]) -> Option<Match> {
         let [first, second, ..] = *text else { return Some(Match::Partial { whole: None, shortest: usize::MAX }) };
         let group = self.all.get(&[first, second])?;
@@ -71,9 +66,9 @@ impl Needles {
 }
 
 enum Match {
-    /// A whole form of so many bytes, the longest.
+    /// The length of the longest whole form.
     Whole(usize),
-    /// All bytes may become a form of at least `shortest` bytes. They may already contain a shorter one.
+    /// The bytes may become a form of at least `shortest` bytes, and may contain a shorter one.
     Partial { whole: Option<usize>, shortest: usize },
 }
 
@@ -82,12 +77,10 @@ impl Mask {
         Mask { held: Vec::new(), told: 0 }
     }
 
-    /// Bytes that wait for more.
     pub(in crate::egress) fn waiting(&self) -> usize {
         self.held.len() - self.told
     }
 
-    /// Passes bytes on.
     pub(in crate::egress) fn pass(&mut self, needles: &Needles, bytes: &[u8], out: &mut Vec<u8>) {
         if self.held.is_empty() {
             let held = scan(needles, bytes, 0, false, out);
@@ -101,7 +94,7 @@ impl Mask {
         }
     }
 
-    /// Sends what is held after a long pause, and continues the search.
+    /// After a long pause; the search continues.
     pub(in crate::egress) fn release(&mut self, needles: &Needles, out: &mut Vec<u8>) {
         scan(needles, &self.held, self.told, true, out);
         if weaken::is_off("broker-told") {
@@ -110,7 +103,7 @@ impl Mask {
         self.told = self.held.len();
     }
 
-    /// Sends what is held, at the end of the answer.
+    /// At the end of the answer.
     pub(in crate::egress) fn finish(&mut self, needles: &Needles, out: &mut Vec<u8>) {
         scan(needles, &self.held, self.told, true, out);
         self.held.clear();
@@ -118,8 +111,8 @@ impl Mask {
     }
 }
 
-/// Sends what may be sent of a text whose first `told` bytes were sent. Returns where it stopped to wait for more
-/// bytes; with `is_late` it does not wait.
+/// Sends what may be sent of a text whose first `told` bytes were sent. Returns where it waits for more bytes; with
+/// `is_late` it does not wait.
 fn scan(needles: &Needles, text: &[u8], mut told: usize, is_late: bool, out: &mut Vec<u8>) -> usize {
     let mut at = 0;
     while at < text.len() {

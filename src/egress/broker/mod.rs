@@ -1,10 +1,6 @@
 //! The broker: the gateway adds secrets to requests outside, so the sandbox uses them and never has them.
 //!
-//! In: [`Credential`]s, and two memory files with the authority's key and the values, which only the gateway reads.
-//! Out: for each host the two ends of TLS ([`Served`]). The sandbox sees a certificate of its authority; the server
-//! is checked with the machine's trust. `credential`, `request`, `mask` are pure. `authority` makes certificates.
-//! `trust` is what the sandbox receives.
-//! Not here: the connection itself (`gateway::connection`), the source of values (`task`).
+//! The sandbox sees a certificate of its authority; the machine's trust verifies the server's.
 //! Never: a value in a message, a record or an error; a secret for another host than its own.
 
 mod authority;
@@ -43,44 +39,38 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The only protocol that the broker offers to the client and to the server (ALPN, RFC 7301).
+/// The only protocol for the client and the server (ALPN, RFC 7301).
 const HTTP_1: &[u8] = b"http/1.1";
-/// The default value of the variable of a secret.
+/// The default value of a secret's variable.
 pub(crate) const PLACEHOLDER: &str = "held-by-the-broker";
-/// TLS sessions with one host that can be resumed.
+/// Resumable TLS sessions with one host.
 const SESSIONS: usize = 8;
 
-/// The broker's input.
 #[derive(Clone, Debug)]
 pub(crate) struct Broker {
-    /// What goes where.
     pub credentials: Vec<Credential>,
-    /// The authority's certificate, DER.
+    /// The authority's, DER.
     pub certificate: Vec<u8>,
-    /// A memory file with the authority's key.
+    /// A memory file with the authority's key, for the gateway alone.
     pub key: Arc<OwnedFd>,
-    /// A memory file with a JSON array of [`Value`]s.
+    /// A memory file with a JSON array of [`Value`]s, for the gateway alone.
     pub values: Arc<OwnedFd>,
     /// The machine's certificates, PEM.
     pub roots: Option<Arc<Vec<u8>>>,
 }
 
-/// A value as the gateway receives it.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Value {
-    /// The secret's name.
     pub name: String,
-    /// The content of the header.
     pub value: Vec<u8>,
-    /// What to hide in answers: the value in every form in which programs write it.
+    /// Answers hide these: the value in every form in which programs write it.
     pub forms: Vec<Vec<u8>>,
 }
 
 /// A change of a secret while the sandbox runs.
 pub(crate) enum Renewal {
-    /// It has this value from now on.
     Replaced(Value),
-    /// The secret of this name is revoked.
+    /// The secret's name.
     Revoked(String),
 }
 
@@ -99,7 +89,6 @@ impl CurrentValues {
     }
 }
 
-/// The broker within the gateway.
 #[derive(Default)]
 pub(super) struct Brokers {
     hosts: HashMap<(String, u16), Rc<Served>>,
@@ -110,9 +99,9 @@ pub(super) struct Brokers {
 pub(super) struct Served {
     credentials: Vec<Credential>,
     held: Rc<RefCell<CurrentValues>>,
-    /// The TLS end towards the sandbox.
+    /// TLS towards the sandbox.
     pub(super) inside: Arc<ServerConfig>,
-    /// The TLS end towards the server.
+    /// TLS towards the server.
     pub(super) outside: Arc<ClientConfig>,
     pub(super) name: ServerName<'static>,
 }
@@ -122,7 +111,7 @@ fn wrong(cause: impl ToString) -> Error {
 }
 
 impl Brokers {
-    /// Loads the broker, before the gateway drops its privileges.
+    /// Runs before the gateway drops its privileges.
     pub(super) fn load(broker: &Broker) -> Result<Brokers> {
         let authority = Authority::new(NewAuthority {
             certificate: broker.certificate.clone(),
@@ -153,7 +142,6 @@ impl Brokers {
         Ok(Brokers { hosts, held })
     }
 
-    /// The brokered host at a port, if it is one.
     pub(super) fn of(&self, host: &str, port: u16) -> Option<Rc<Served>> {
         if self.hosts.is_empty() {
             return None;
@@ -161,19 +149,18 @@ impl Brokers {
         self.hosts.get(&(host.to_owned(), port)).cloned()
     }
 
-    /// Replaces a value. The old one stays hidden in answers.
+    /// The old value stays hidden in answers.
     pub(super) fn replace(&self, value: Value) {
         self.held.borrow_mut().put(value);
     }
 
-    /// Stops adding this secret.
     pub(super) fn revoke(&self, name: &str) {
         self.held.borrow_mut().values.remove(name);
     }
 }
 
 impl Served {
-    /// The headers of the request for the server, or why it is refused.
+    /// Returns the headers for the server, or why the request is refused.
     pub(super) fn admit(&self, head: &Head) -> Result<Vec<(String, Vec<u8>)>, String> {
         if let Some(why) = check_head(head) {
             return Err(why.to_owned());
@@ -196,12 +183,10 @@ impl Served {
         }
     }
 
-    /// The names of the secrets, for the ledger.
     pub(super) fn names(&self) -> String {
         self.credentials.iter().map(|each| each.name.as_str()).collect::<Vec<_>>().join(" ")
     }
 
-    /// What to hide in answers.
     pub(super) fn needles(&self) -> Ref<'_, Needles> {
         Ref::map(self.held.borrow(), |held| &held.needles)
     }

@@ -1,10 +1,10 @@
-//! A request for the server: with the secret, and without the sandbox's own header of that name. Pure.
+//! A request with the secret instead of the sandbox's own header of that name. Pure.
 
 use super::super::http::{Content, Head};
 use super::target::{self, could_rename};
 use crate::sys::weaken;
 
-/// Returns why a request must not get a secret. `http` has checked its syntax.
+/// `http` has checked the syntax.
 pub(in crate::egress) fn check_head(head: &Head) -> Option<&'static str> {
     if head.old {
         return Some("the broker takes HTTP/1.1 only");
@@ -15,7 +15,7 @@ pub(in crate::egress) fn check_head(head: &Head) -> Option<&'static str> {
     if let Some(why) = target::check_target(&head.target) {
         return Some(why);
     }
-    // A partial answer could begin in the middle of the secret, where the search cannot find it.
+    // A partial answer could begin within the secret, where the search cannot find it.
     let is_range = |(name, _): &(String, String)| RANGES.iter().any(|known| is_same(known, name));
     if head.fields.iter().any(is_range) && !weaken::is_off("broker-range") {
         return Some("the broker asks for whole answers only: leave `Range` out");
@@ -32,13 +32,13 @@ pub(in crate::egress) fn check_head(head: &Head) -> Option<&'static str> {
     (is_bad || is_other(&"HEAD")).then_some("the broker passes no such method on")
 }
 
-/// Headers that ask for a part of the answer. Some servers still accept the second one.
+/// Headers that ask for a part of the answer; some servers still accept the second.
 const RANGES: [&str; 2] = ["range", "request-range"];
 /// Headers by which some servers take another method.
 const ANOTHER_METHOD: [&str; 3] = ["x-http-method", "x-http-method-override", "x-method-override"];
 
-/// The header by which a request may have another method than its line. Removing it would change what the client
-/// asked for, so the request is refused. A header that could change the path is left out ([`could_rename`]).
+/// The header by which a request may have another method than its line. Removing it would change what the client asked
+/// for, so the request is refused.
 pub(super) fn another_request(head: &Head) -> Option<&'static str> {
     if weaken::is_off("broker-override") {
         return None;
@@ -46,13 +46,12 @@ pub(super) fn another_request(head: &Head) -> Option<&'static str> {
     ANOTHER_METHOD.into_iter().find(|known| head.fields.iter().any(|(name, _)| is_same(known, name)))
 }
 
-/// Whether two header names are one for a server that hands them to programs as variables (RFC 3875, 4.1.18).
+/// Whether two names are one for a server that hands headers to programs as variables (RFC 3875, 4.1.18).
 fn is_same(one: &str, other: &str) -> bool {
     let letter = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
     one.len() == other.len() && one.bytes().zip(other.bytes()).all(|(one, other)| letter(one) == letter(other))
 }
 
-/// The head of HTTP/1.1 with these headers.
 pub(in crate::egress) fn written(head: &Head, fields: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut out = format!("{} {} HTTP/1.1\r\n", head.method, head.target).into_bytes();
     for (name, value) in fields {
@@ -64,8 +63,7 @@ pub(in crate::egress) fn written(head: &Head, fields: &[(String, Vec<u8>)]) -> V
     out
 }
 
-/// The headers of a request, with `added` in place of the sandbox's own. `is_limited` leaves out headers that could
-/// change the path.
+/// Puts `added` in place of the sandbox's own headers. `is_limited` leaves out headers that could change the path.
 pub(super) fn replaced(head: &Head, added: &[(&str, Vec<u8>)], is_limited: bool) -> Vec<(String, Vec<u8>)> {
     let mut out = Vec::with_capacity(head.fields.len() + added.len() + 1);
     let mut put = |name: &str, value: &[u8]| out.push((name.to_owned(), value.to_vec()));
@@ -90,7 +88,6 @@ pub(super) fn replaced(head: &Head, added: &[(&str, Vec<u8>)], is_limited: bool)
     out
 }
 
-/// Whether the answer may change the protocol.
 pub(in crate::egress) fn asks_to_change(head: &Head) -> bool {
     head.websocket && head.content == Content::Length(0)
 }

@@ -1,10 +1,10 @@
-//! Parts of a target, and headers, that a server could take for another path than the rules compare. Pure.
+//! Targets and headers that a server could take for another path than the rules compare. Pure.
 
 use crate::sys::weaken;
 
 /// Escapes that decode to a separator, a dot, a percent sign or a NUL.
 const ESCAPED: [&str; 5] = ["%2f", "%5c", "%2e", "%25", "%00"];
-/// `%u002f` (IIS) and the lead bytes of overlong UTF-8, which careless decoders turn into ASCII. Valid UTF-8 never
+/// `%u002f` (IIS), and lead bytes of overlong UTF-8, which careless decoders turn into ASCII. Valid UTF-8 never
 /// contains C0 or C1 (RFC 3629, 3).
 const MISREAD: [&str; 3] = ["%u", "%c0", "%c1"];
 /// Words in header names by which servers or frameworks take another path, source or destination.
@@ -34,10 +34,10 @@ const RENAMING: [&str; 24] = [
     "uri",
     "url",
 ];
-/// The proxy headers that name the client or the scheme. The other `X-Forwarded-*` name a path or a host.
+/// These name the client or the scheme; other `X-Forwarded-*` name a path or a host.
 const FORWARDED: [&str; 3] = ["x-forwarded-for", "x-forwarded-port", "x-forwarded-proto"];
 
-/// Returns why a target is not passed on to any brokered host.
+/// Returns why no brokered host gets a target.
 pub(super) fn check_target(target: &str) -> Option<&'static str> {
     if weaken::is_off("broker-target") {
         return None;
@@ -81,13 +81,13 @@ pub(super) fn unclear(path: &str) -> Option<&'static str> {
     None
 }
 
-/// Whether servers that normalise text (NFKC, Windows' best fit) take a character for a separator or a dot.
+/// Whether servers that normalise text (NFKC, Windows' best fit) read a separator or a dot.
 fn is_compatible(letter: char) -> bool {
     matches!(letter, '\u{2024}'..='\u{2026}' | '\u{2044}' | '\u{2215}' | '\u{2216}' | '\u{29f5}' | '\u{29f8}' | '\u{29f9}'
         | '\u{fe52}' | '\u{fe68}' | '\u{ff01}'..='\u{ff5e}')
 }
 
-/// The bytes of a path without its escapes; `None` if an escape is incomplete.
+/// `None` if an escape is incomplete.
 fn decoded(path: &str) -> Option<Vec<u8>> {
     let mut bytes = path.bytes();
     let mut out = Vec::with_capacity(path.len());
@@ -103,8 +103,8 @@ fn decoded(path: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Whether a header could change the path. It is left out where a secret has rules about paths or methods. Servers
-/// that hand headers to programs as variables may take `SCRIPT_NAME` for their own (RFC 3875, 4.1.13).
+/// Whether a header could change the path. It is left out where a secret has rules about paths or methods. Servers that
+/// hand headers to programs as variables may take `SCRIPT_NAME` for their own (RFC 3875, 4.1.13).
 pub(super) fn could_rename(name: &str) -> bool {
     if weaken::is_off("broker-rename") {
         return false;

@@ -1,4 +1,4 @@
-//! The files in which programs of the sandbox look for certificates. Pure.
+//! The certificate files of the sandbox's programs. Pure.
 
 use super::authority::file_hash;
 use crate::files::hash::sha1;
@@ -7,45 +7,43 @@ use base64::engine::general_purpose::STANDARD;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-/// The folder of certificates of Debian, Alpine, Arch and derivatives.
+/// Of Debian, Alpine, Arch and derivatives.
 pub(crate) const FOLDER: &str = "/etc/ssl/certs";
-/// The file below it with all certificates.
+/// All certificates, in [`FOLDER`].
 pub(crate) const BUNDLE: &str = "ca-certificates.crt";
-/// The file below it with the broker's authority alone.
+/// The broker's authority alone, in [`FOLDER`].
 pub(crate) const OWN: &str = "brig.pem";
 
-/// The same file in other distributions.
+/// [`BUNDLE`] in other distributions.
 pub(crate) const BUNDLES: [&str; 3] = [
     "/etc/pki/tls/certs/ca-bundle.crt",     // Fedora, RHEL, Amazon Linux
     "/etc/ssl/ca-bundle.pem",               // openSUSE
     "/usr/local/share/certs/ca-bundle.crt", // other builds of curl and git
 ];
 
-/// Programs with built-in certificates, and the variable that replaces them: a file below the folder.
+/// Variables that replace a program's built-in certificates by a file in [`FOLDER`].
 pub(crate) const VARIABLES: [(&str, &str); 3] = [
     ("SSL_CERT_FILE", BUNDLE),      // OpenSSL built elsewhere, Go, rustls, uv
     ("REQUESTS_CA_BUNDLE", BUNDLE), // Python's requests and pip
     ("NODE_EXTRA_CA_CERTS", OWN),   // Node adds it to its own
 ];
 
-/// Certificates for the sandbox, in the forms that programs read.
 pub(crate) struct Trust {
-    /// The machine's certificates (PEM), without the rest of their file: it may contain a private key.
+    /// PEM, without the rest of the machine's file: it may contain a private key.
     pub machine: Vec<u8>,
-    /// The authority's (PEM).
+    /// PEM.
     pub authority: Vec<u8>,
-    /// The name of the authority's file in OpenSSL's certificate folder.
+    /// Its file name in OpenSSL's folder.
     pub hashed: Option<String>,
 }
 
-/// The lines around a certificate (RFC 7468).
+/// RFC 7468.
 const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
 const END: &[u8] = b"-----END CERTIFICATE-----";
-/// The password of every Java key store. It protects nothing and is in the manuals.
+/// The password of every Java key store: it protects nothing.
 const PASSWORD: &str = "changeit";
 
 impl Trust {
-    /// Combines an authority's certificate with the machine's.
     pub(crate) fn new(certificate: &[u8], roots: Option<&[u8]>) -> Trust {
         let machine = certificates_in(roots.unwrap_or_default());
         let authority = pem(certificate).into_bytes();
@@ -53,20 +51,17 @@ impl Trust {
         Trust { machine, authority, hashed }
     }
 
-    /// All certificates, one after the other.
     pub(crate) fn bundle(&self) -> Vec<u8> {
         [self.machine.as_slice(), &self.authority].concat()
     }
 
-    /// All certificates as a Java key store.
     pub(crate) fn java(&self) -> Vec<u8> {
         let all: Vec<_> = CertificateDer::pem_slice_iter(&self.bundle()).filter_map(Result::ok).collect();
         java_store(&all)
     }
 }
 
-/// The certificates of a PEM text, without the rest of it. Their text stays as it is: to decode 150 certificates takes
-/// as long as the rest of the broker's start.
+/// Keeps the text of each certificate: decoding 150 takes as long as the rest of the broker's start.
 fn certificates_in(text: &[u8]) -> Vec<u8> {
     let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=".contains(byte);
     let (mut found, mut block) = (Vec::with_capacity(text.len() + 1), None::<Vec<u8>>);
@@ -89,7 +84,7 @@ fn certificates_in(text: &[u8]) -> Vec<u8> {
     found
 }
 
-/// A certificate as text (RFC 7468).
+/// RFC 7468.
 fn pem(certificate: &[u8]) -> String {
     let base64 = STANDARD.encode(certificate);
     let lines: Vec<_> = base64.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
@@ -97,8 +92,7 @@ fn pem(certificate: &[u8]) -> String {
     format!("{begin}\n{}\n{end}\n", lines.join("\n"))
 }
 
-/// A key store in Java's oldest form (JKS, version 2), which every Java reads: trusted certificates, and a digest
-/// over all.
+/// JKS version 2, which every Java reads: trusted certificates, and a digest over all.
 fn java_store(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
     const MAGIC: u32 = 0xfeed_feed;
     const VERSION: u32 = 2;

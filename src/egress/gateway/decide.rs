@@ -1,4 +1,4 @@
-//! Decisions of the gateway: DNS answers, the destination of a connection, the verdict.
+//! The gateway's decisions: DNS answers, destinations, verdicts.
 
 use super::connection::{Back, Connection, Front, Need, ProxyReply, Target};
 use super::flow::End;
@@ -23,10 +23,10 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// The most addresses of a name that are tried.
+/// Addresses tried for one name.
 const MOST_ADDRESSES: usize = 4;
 
-/// The most new names below a `*.suffix` that are resolved outside: at once, and per second. More could carry data.
+/// New names below a `*.suffix` that are resolved outside: at once, and per second. More could carry data.
 const WILD_BURST: f64 = 64.0;
 const WILD_RATE: f64 = 4.0;
 
@@ -54,7 +54,7 @@ impl Bucket {
 }
 
 impl Gateway {
-    /// Answers a question of the sandbox; `None` if it deserves no answer.
+    /// `None` if the question deserves no answer.
     pub(super) fn reply(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let question = match dns::read_question(bytes) {
             Ok(question) => question,
@@ -94,7 +94,6 @@ impl Gateway {
         }
     }
 
-    /// Accepts a client. The address that it dialled determines the destination.
     pub(super) fn welcome(&mut self, client: OwnedFd) {
         let local = getsockname(&client).ok().and_then(|address| SocketAddr::try_from(address).ok());
         let Some(local) = local else { return };
@@ -129,7 +128,7 @@ impl Gateway {
         }
     }
 
-    /// What an address stands for: a name, or itself.
+    /// A name, or the address itself.
     fn host_of(&self, address: IpAddr) -> Option<Host> {
         if NAMES_V4.contains(address) || NAMES_V6.contains(address) {
             return self.names.name(address).map(|name| Host::Name(name.to_owned()));
@@ -137,7 +136,6 @@ impl Gateway {
         Some(Host::Address(address))
     }
 
-    /// The broker that adds secrets to requests for a host.
     fn broker_of(&self, host: &Host, port: u16) -> Option<Rc<Served>> {
         match host {
             Host::Name(name) => self.brokers.of(name, port),
@@ -145,7 +143,7 @@ impl Gateway {
         }
     }
 
-    /// Decides on a connection and records it. Returns the row of the ledger, or the reason of a refusal.
+    /// Records the decision. Returns the row of the ledger, or the reason of a refusal.
     fn verdict(&mut self, host: &Host, port: u16) -> Result<usize, String> {
         let verdict = match self.policy.verdict(host, port) {
             Verdict::Denied(_) if weaken::is_off("egress-rules") => Verdict::Allowed("(weakened)".into()),
@@ -165,7 +163,6 @@ impl Gateway {
         }
     }
 
-    /// Resolves the host of a connection.
     pub(super) fn look_up(&mut self, number: u32) {
         let Some(target) = self.connections.get(&number).and_then(|connection| connection.target.clone()) else {
             return;
@@ -196,7 +193,6 @@ impl Gateway {
         }
     }
 
-    /// Continues the connections that waited for a name.
     pub(super) fn resolved(&mut self, answer: Answer) {
         for number in answer.waiting {
             self.dial(number, &answer.found, true);
@@ -204,7 +200,6 @@ impl Gateway {
         }
     }
 
-    /// Dials the permitted addresses.
     fn dial(&mut self, number: u32, found: &Found, by_name: bool) {
         let Some(target) = self.connections.get(&number).and_then(|connection| connection.target.clone()) else {
             return;
@@ -248,12 +243,10 @@ impl Gateway {
         if need == Need::Watch
             && let Some(server) = self.connections.get(&number).and_then(|each| each.server.as_ref())
         {
-            // An unwatched socket ends at its deadline.
             let _ = self.watch_edges(rustix::fd::AsFd::as_fd(&server.socket), Source::Server(number));
         }
     }
 
-    /// Decides on a proxy client's request.
     pub(super) fn grant(&mut self, number: u32) -> Need {
         let Some(connection) = self.connections.get_mut(&number) else { return Need::Nothing };
         let Front::Proxy { greeted } = connection.front else { return Need::Nothing };
@@ -305,7 +298,7 @@ impl Gateway {
         }
     }
 
-    /// Refuses a connection: answers a request of HTTP, cuts every other client.
+    /// Answers a request of HTTP, cuts every other client.
     pub(super) fn refuse(&mut self, number: u32, why: &str) -> Need {
         let Some(connection) = self.connections.get_mut(&number) else { return Need::Nothing };
         if let Some(target) = &connection.target {
@@ -319,7 +312,6 @@ impl Gateway {
         }
     }
 
-    /// Reports why the server does not answer.
     pub(super) fn unanswered(&mut self, number: u32, why: &str) -> Need {
         let Some(connection) = self.connections.get_mut(&number) else { return Need::Nothing };
         if let Some(target) = &connection.target {
@@ -328,7 +320,7 @@ impl Gateway {
         connection.answer_brokered(502, why)
     }
 
-    /// Adds a rule, and listening sockets for its new ports.
+    /// Also listens at the rule's new ports.
     pub(super) fn allow(&mut self, text: &str) {
         let Ok(rule) = Rule::parse(text) else { return };
         for &port in rule.ports() {
@@ -351,7 +343,7 @@ impl Gateway {
         self.policy.allow(rule);
     }
 
-    /// Refuses what a rule covers, and cuts open connections.
+    /// Also cuts open connections.
     pub(super) fn deny(&mut self, text: &str) {
         let Ok(rule) = Rule::parse(text) else { return };
         let open: Vec<u32> = self
@@ -365,8 +357,7 @@ impl Gateway {
     }
 }
 
-/// Makes a spare socket of the sandbox's namespace listen. Any port is free for all there
-/// (ip_unprivileged_port_start).
+/// Any port is free for all in the sandbox's namespace (ip_unprivileged_port_start).
 fn listen_at(socket: &OwnedFd, port: u16) -> Result<(), Errno> {
     let v6 = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
     match bind(socket, &v6) {
@@ -377,7 +368,7 @@ fn listen_at(socket: &OwnedFd, port: u16) -> Result<(), Errno> {
 }
 
 impl Connection {
-    /// Dials a port inside with a socket of that namespace. Returns the socket if the dial cannot begin.
+    /// Dials with a socket of the sandbox's namespace; returns it if the dial cannot begin.
     pub(super) fn dial_inward(&mut self, spare: OwnedFd, port: u16) -> Result<(), OwnedFd> {
         let address = SocketAddr::new(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(), port);
         match connect(&spare, &address) {

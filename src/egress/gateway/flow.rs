@@ -1,4 +1,4 @@
-//! One direction of a connection: moves bytes between sockets without copying them to user space (splice(2)).
+//! One direction of a connection: splice(2) moves bytes without copying them to user space.
 
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
@@ -7,19 +7,19 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// The size of a pipe, and the bytes of one call.
+/// Bytes of a pipe, and of one call.
 const NARROW: usize = 64 << 10;
-/// The size for a connection that fills its pipe: fewer calls and fewer switches between processes.
+/// For a connection that fills its pipe: fewer calls and fewer switches between processes.
 const WIDE: usize = 512 << 10;
-/// The most wide pipes of a gateway. The kernel bounds all pipes of a user (`/proc/sys/fs/pipe-user-pages-soft`, 64
-/// MiB) and then makes pipes of two pages. 32 gateways of a user stay below it.
+/// The kernel bounds a user's pipes (`/proc/sys/fs/pipe-user-pages-soft`, 64 MiB) and then makes pipes of two pages. 32
+/// gateways of a user stay below it.
 const MOST_WIDE: usize = 2;
 const KEPT_PIPES: usize = 16;
 
 struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
-    /// A token of the [`MOST_WIDE`], if the pipe is wide.
+    /// One of [`MOST_WIDE`] tokens.
     wide: Option<Rc<()>>,
 }
 
@@ -29,7 +29,7 @@ impl Pipe {
     }
 }
 
-/// Unused pipes. A connection has a pipe only while bytes are in it.
+/// A connection has a pipe only while bytes are in it.
 #[derive(Default)]
 pub(super) struct Pipes {
     idle: Vec<Pipe>,
@@ -51,7 +51,6 @@ impl Pipes {
         }
     }
 
-    /// Enlarges a pipe, unless too many are wide.
     fn widen(&self, pipe: &mut Pipe) {
         if pipe.wide.is_none()
             && Rc::strong_count(&self.mark) <= MOST_WIDE
@@ -62,7 +61,7 @@ impl Pipes {
     }
 }
 
-/// The bytes that may still pass: by the rate, and in all.
+/// Bytes that may pass: by the rate, and in all.
 #[derive(Debug)]
 pub(super) struct Budget {
     rate: Option<u64>,
@@ -76,7 +75,6 @@ impl Budget {
         Budget { rate, tokens: rate.unwrap_or(0) / 10, filled: Instant::now(), left: total }
     }
 
-    /// The bytes that may pass now.
     pub(super) fn available(&mut self) -> usize {
         let by_rate = match self.rate {
             None => u64::MAX,
@@ -94,7 +92,6 @@ impl Budget {
         usize::try_from(by_rate.min(self.left.unwrap_or(u64::MAX))).unwrap_or(usize::MAX)
     }
 
-    /// Records bytes that passed.
     pub(super) fn spend(&mut self, bytes: usize) {
         self.tokens = self.tokens.saturating_sub(bytes as u64);
         self.left = self.left.map(|left| left.saturating_sub(bytes as u64));
@@ -105,7 +102,7 @@ impl Budget {
     }
 }
 
-/// A socket and its last epoll(7) state (edge-triggered: valid until a call returns EAGAIN).
+/// A socket and its edge-triggered epoll(7) state, valid until a call returns EAGAIN.
 pub(super) struct End {
     pub(super) socket: OwnedFd,
     pub(super) readable: bool,
@@ -120,18 +117,15 @@ impl End {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
-    /// It waits until a socket is ready.
     Idle,
-    /// It can continue at once.
     More,
     /// The rate allows nothing now.
     Throttled,
 }
 
-/// One direction.
 #[derive(Default)]
 pub(super) struct Flow {
-    /// Bytes from memory that go first.
+    /// Bytes from memory, sent first.
     pending: Vec<u8>,
     pipe: Option<Pipe>,
     inside: usize,
@@ -139,37 +133,32 @@ pub(super) struct Flow {
     pub(super) ended: bool,
     /// The destination has received the end.
     pub(super) closed: bool,
-    /// Bytes that arrived since the last [`Flow::take_moved`].
+    /// Bytes since the last [`Flow::take_moved`].
     moved: u64,
 }
 
 impl Flow {
-    /// Adds bytes of the gateway, to be sent first.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
     }
 
-    /// The buffer of bytes that the gateway adds.
     pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.pending
     }
 
-    /// Buffered bytes.
     pub(super) fn waiting(&self) -> usize {
         self.pending.len()
     }
 
-    /// The memory of the buffer.
     pub(super) fn memory(&self) -> usize {
         self.pending.capacity()
     }
 
-    /// The bytes that arrived since the last call.
     pub(super) fn take_moved(&mut self) -> u64 {
         std::mem::take(&mut self.moved)
     }
 
-    /// Sends the buffer; the rest stays.
+    /// Keeps what cannot be sent.
     pub(super) fn flush(&mut self, to: &mut End) -> Result<(), Errno> {
         let mut sent = 0;
         while to.writable && sent < self.pending.len() {
@@ -188,7 +177,6 @@ impl Flow {
         Ok(())
     }
 
-    /// Sends the buffer within the budget.
     pub(super) fn flush_within(&mut self, to: &mut End, budget: &mut Budget) -> Result<Pass, Errno> {
         let waiting = self.pending.len();
         if waiting > 0 && budget.available() == 0 {
@@ -199,7 +187,6 @@ impl Flow {
         Ok(Pass::Idle)
     }
 
-    /// Shuts the destination down after the last byte.
     pub(super) fn close_when_done(&mut self, to: &End) -> Result<(), Errno> {
         if self.ended && !self.closed && self.pending.is_empty() && self.inside == 0 {
             self.closed = true;
@@ -211,7 +198,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Moves bytes, with a bound so that no connection starves the others.
+    /// Bounded, so that no connection starves the others.
     pub(super) fn splice(
         &mut self,
         from: &mut End,

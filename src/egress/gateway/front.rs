@@ -1,4 +1,4 @@
-//! The first bytes of a client inside: what they mean and whether they pass. Pure.
+//! The meaning of a client's first bytes, and whether they pass. Pure.
 
 use crate::egress::hello::{self, Hello};
 use crate::egress::http::{self, Head};
@@ -7,29 +7,26 @@ use crate::egress::rule::{Host, LOOPBACK, canonical};
 use crate::sys::weaken;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Ports at which servers choose by a name that the client sends. The gateway must be able to read that name.
+/// Servers at these ports choose by a name from the client, which the gateway must be able to read.
 const NAMED_PORTS: [u16; 4] = [80, 443, 8080, 8443];
 const LONGEST_LINE: usize = 16 * 1024;
-/// The beginning of SSH, on both sides, and its longest first line (RFC 4253, 4.2).
+/// The beginning of SSH on both sides, and its longest first line in bytes (RFC 4253, 4.2).
 pub(super) const SSH: &[u8] = b"SSH-";
 const LONGEST_SSH: usize = 255;
 
-/// What the first bytes of a client are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Opening {
-    /// More bytes must come.
     More,
-    /// A TLS connection for the right server, or a protocol without names: passes unchanged.
+    /// TLS for the right server, or a protocol without names: passes unchanged.
     Through,
-    /// Requests of HTTP/1.1, each of which is checked.
+    /// HTTP/1.1; each request is checked.
     Requests,
-    /// SSH at an HTTP port: so many bytes are its first line, and the rest waits for the server's.
+    /// At an HTTP port: the length of the first line; the rest waits for the server's.
     Ssh(usize),
-    /// Not passed on, and why.
+    /// The reason.
     Refused(String),
 }
 
-/// Classifies the first bytes of a client that connected to `host`.
 pub(super) fn opening(bytes: &[u8], host: &Host, port: u16, ech: Ech) -> Opening {
     let Host::Name(name) = host else {
         return if bytes.is_empty() { Opening::More } else { Opening::Through }; // an address has one destination
@@ -107,7 +104,6 @@ fn text_opening(bytes: &[u8], port: u16) -> Opening {
     }
 }
 
-/// Returns why a request is not passed on to `host`; `None` if it is.
 pub(super) fn check_request(head: &Head, host: &Host, port: u16) -> Option<String> {
     if weaken::is_off("egress-host") {
         return None;
@@ -129,28 +125,27 @@ pub(super) fn check_request(head: &Head, host: &Host, port: u16) -> Option<Strin
     }
 }
 
-/// The request of a client at a proxy port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ProxyRequest {
     /// More bytes must come.
     More,
-    /// Drop so many bytes and answer with these.
+    /// Drop so many bytes and send these.
     Answer(usize, Vec<u8>),
-    /// A connection; the request took `used` bytes.
+    /// The request took `used` bytes.
     Connect { host: Host, port: u16, used: usize, socks: bool },
-    /// Answer with these bytes and close.
+    /// Send these bytes and close.
     Refused(Vec<u8>, String),
 }
 
-/// RFC 1928: no authentication.
+/// No authentication (RFC 1928).
 const SOCKS_HELLO: [u8; 2] = [5, 0];
 
-/// SOCKS5's answer to a request, without an address.
+/// Without an address.
 pub(super) fn socks_answer(code: u8) -> Vec<u8> {
     vec![5, code, 0, 1, 0, 0, 0, 0, 0, 0]
 }
 
-/// Parses a host that a client names. Synthetic addresses were resolved before.
+/// Synthetic addresses were resolved before.
 pub(super) fn host(text: &str) -> Option<Host> {
     if canonical(text).is_some_and(|name| name == "localhost") {
         return Some(Host::Address(LOOPBACK[0]));
@@ -161,7 +156,7 @@ pub(super) fn host(text: &str) -> Option<Host> {
         .or_else(|| canonical(text).map(Host::Name))
 }
 
-/// Reads a request to the proxy. `greeted`: SOCKS5's hello is over.
+/// `greeted`: SOCKS5's hello is over.
 pub(super) fn read_proxy_request(bytes: &[u8], greeted: bool) -> ProxyRequest {
     match bytes {
         [] => ProxyRequest::More,

@@ -1,8 +1,7 @@
-//! Whether an address belongs to this host.
+//! Whether an address belongs to this host: the gateway dials from it, so its firewall would not protect its services.
 //!
-//! The gateway dials from the host, so the host's firewall would not protect its services. The kernel is asked each
-//! time: addresses change, and the gateway may make only internet sockets. No packet is sent, and a start does not
-//! wait.
+//! Asks the kernel each time: addresses change, and the gateway may make only internet sockets. No packet is sent, and
+//! a start does not wait.
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, socket_with};
@@ -15,7 +14,6 @@ const NOBODYS: [IpAddr; 2] =
 /// Any port: no datagram is sent.
 const PORT: u16 = 9;
 
-/// Whether packets to this address stay on this host.
 pub(super) fn is_own(address: IpAddr) -> bool {
     let address = address.to_canonical();
     // A local route can give the host a whole range; a socket can be bound to each address of it.
@@ -23,13 +21,11 @@ pub(super) fn is_own(address: IpAddr) -> bool {
     can_bind(address) && !can_bind(nobodys) || is_its_own_source(address)
 }
 
-/// Whether a socket can have the address. With `net.ipv4.ip_nonlocal_bind` it can have every address, also a foreign
-/// one.
+/// With `net.ipv4.ip_nonlocal_bind`, a socket can also have a foreign address.
 fn can_bind(address: IpAddr) -> bool {
     datagrams(address).and_then(|socket| bind(&socket, &SocketAddr::new(address, 0))).is_ok()
 }
 
-/// Whether packets to the address would have it as their source.
 fn is_its_own_source(address: IpAddr) -> bool {
     let connected = datagrams(address).and_then(|socket| {
         connect(&socket, &SocketAddr::new(address, PORT))?;

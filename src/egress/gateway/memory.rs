@@ -4,12 +4,11 @@ use super::connection::{Connection, Front};
 use crate::sys::weaken;
 use std::collections::HashMap;
 
-/// The most buffered bytes. A connection whose peer does not read buffers up to 0.6 MiB, and there are 1,024.
+/// A connection whose peer does not read buffers up to 0.6 MiB, and there are 1,024.
 const MOST: usize = 32 << 20;
-/// A connection with less is not cut when the sum exceeds [`MOST`].
+/// A connection with less is not cut for the sum.
 const LITTLE: usize = 16 << 10;
 
-/// The buffered bytes of each connection, by its number.
 #[derive(Default)]
 pub(super) struct Waiting {
     sum: usize,
@@ -17,8 +16,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Updates a connection's bytes. Returns whether it must end: the sum is too large, and the connection has more
-    /// than [`LITTLE`].
+    /// Returns whether the connection must end.
     pub(super) fn is_too_much(&mut self, number: u32, connection: &Connection) -> bool {
         self.count(number, connection.memory())
     }
@@ -28,14 +26,12 @@ impl Waiting {
         self.sum > MOST && bytes > LITTLE && !weaken::is_off("gateway-memory")
     }
 
-    /// Forgets a connection that has ended.
     pub(super) fn forget(&mut self, number: u32) {
         self.sum -= self.of.remove(&number).unwrap_or(0);
     }
 }
 
 impl Connection {
-    /// The bytes that the connection buffers.
     fn memory(&self) -> usize {
         let in_tls = match &self.front {
             Front::Brokered(tls) => tls.memory(),

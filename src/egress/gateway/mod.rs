@@ -1,8 +1,6 @@
 //! The gateway: an unprivileged process outside the sandbox that serves sockets of the sandbox's network namespace.
 //!
-//! In: a [`Policy`], sockets from the sandbox's init, orders from the supervisor. Out: rows of the ledger. One
-//! thread, one epoll(7), edge-triggered. The address that a client dialled determines the destination (`names`). The
-//! gateway dials the server outside, and splices the bytes.
+//! One thread, one epoll(7), edge-triggered. The address that a client dialled determines the destination (`names`).
 //! Never: a file, a DNS query for a name that is not allowed, a wait without an end.
 
 mod connection;
@@ -34,31 +32,28 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The most connections at once. Further ones are cut.
+/// Further ones are cut.
 const MOST_CONNECTIONS: usize = 1024;
-/// How often deadlines are checked.
+/// Time between checks of deadlines.
 const TICK: Duration = Duration::from_millis(500);
 /// When a throttled connection continues.
 const REFILL: Duration = Duration::from_millis(10);
-/// Connections and questions that are accepted in one go.
+/// Connections and questions accepted in one go.
 const BURST: usize = 64;
 /// How often a growing account is sent.
 const TELL: Duration = Duration::from_millis(100);
-/// After this idle time the gateway releases memory. The next request takes some 100 us longer.
+/// After this idle time, memory is released. The next request takes some 100 us longer.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// The work of a gateway, and its bounds.
 #[derive(Debug, Default)]
 pub(crate) struct Service {
-    /// What may be reached.
     pub policy: Policy,
     /// Bytes a second, both directions together.
     pub rate: Option<u64>,
     /// Bytes in all.
     pub total: Option<u64>,
-    /// Listening sockets outside, with the port inside that each leads to.
+    /// Listening sockets outside, and the port inside of each.
     pub published: Vec<(OwnedFd, u16)>,
-    /// Secrets that it adds to requests.
     pub broker: Option<Broker>,
 }
 
@@ -89,7 +84,7 @@ struct Gateway {
     parts: Option<ProgramPages>,
 }
 
-/// Serves until the supervisor sends the end, or exits.
+/// Returns when the supervisor sends the end, or exits.
 pub(crate) fn serve(
     mut service: Service,
     mut sources: Sources,
@@ -202,7 +197,6 @@ impl Gateway {
         tick.or_else(|| (waits || self.resolver.deadline().is_some()).then_some(TICK))
     }
 
-    /// Releases memory that only work needs.
     fn release_memory(&mut self) {
         for (number, connection) in &mut self.connections {
             connection.release_memory();
@@ -213,7 +207,7 @@ impl Gateway {
         }
     }
 
-    /// Handles one event; `false` when the supervisor has exited.
+    /// `false`: the supervisor has exited.
     fn handle(&mut self, source: Source, flags: epoll::EventFlags) -> Result<bool, Errno> {
         match source {
             Source::Supervisor => return self.obey(),
@@ -254,13 +248,12 @@ impl Gateway {
         }
     }
 
-    /// Takes the sockets of init until the channel ends.
     fn adopt(&mut self) -> Result<(), Errno> {
         let Some(init) = &self.init else { return Ok(()) };
         let packet = init.receive()?;
         let Some(packet) = packet else {
-            // Delete it explicitly: another child of the supervisor may have a copy, and then its end would wake the
-            // gateway without end.
+            // Delete it explicitly: another child of the supervisor may have a copy, whose end would wake the gateway
+            // without end.
             epoll::delete(&self.epoll, init)?;
             self.init = None;
             return Ok(());
@@ -283,7 +276,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Reads an order; `false` when the channel has ended.
+    /// `false`: the channel has ended.
     fn obey(&mut self) -> Result<bool, Errno> {
         let Some(packet) = self.supervisor.receive()? else { return Ok(false) };
         match serde_json::from_slice(&packet.bytes) {
@@ -302,7 +295,6 @@ impl Gateway {
         Ok(true)
     }
 
-    /// Adds a connection and makes its first pass.
     fn open(&mut self, connection: Connection) {
         self.next = self.next.wrapping_add(1);
         let number = self.next;
@@ -342,13 +334,11 @@ impl Gateway {
             self.open(connection);
             let number = self.next;
             if let Some(server) = self.connections.get(&number).and_then(|connection| connection.server.as_ref()) {
-                // An unwatched socket ends at its deadline.
                 let _ = self.watch_edges(server.socket.as_fd(), Source::Server(number));
             }
         }
     }
 
-    /// Passes a connection's bytes until it must wait.
     fn drive(&mut self, number: u32) {
         loop {
             let Some(connection) = self.connections.get_mut(&number) else { return };
@@ -390,7 +380,6 @@ impl Gateway {
         }
     }
 
-    /// Adds the bytes of a connection to its row.
     fn account(&mut self, number: u32) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let (sent, received) = (connection.up.take_moved(), connection.down.take_moved());
@@ -416,12 +405,10 @@ impl Gateway {
         }
     }
 
-    /// Ends what took too long.
     fn sweep(&mut self, now: Instant) {
         let (renewed, answers) = self.resolver.expire(now);
         for number in renewed {
             if let Some(socket) = self.resolver.socket(number) {
-                // An unwatched socket ends at its deadline.
                 let _ = self.watch_level(socket, Source::Lookup(number));
             }
         }
@@ -444,7 +431,7 @@ impl Gateway {
         }
     }
 
-    /// Sends the changed rows to the supervisor. If it does not read, they are sent later.
+    /// Rows that the supervisor does not read are sent later.
     fn send_rows(&mut self) {
         if !self.finishing && self.told.elapsed() < TELL {
             return;
@@ -459,7 +446,7 @@ impl Gateway {
         self.told = Instant::now();
     }
 
-    /// Sends a message, unless the supervisor has not read for long. At the end it waits.
+    /// `false` if the supervisor has not read for long. At the end this waits.
     fn send_word(&self, word: &Word) -> Result<bool, Errno> {
         let bytes = serde_json::to_vec(word).unwrap_or_default();
         match self.supervisor.try_send(&bytes) {

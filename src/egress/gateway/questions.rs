@@ -1,13 +1,11 @@
-//! DNS questions by TCP (RFC 1035, 4.2.2).
-//!
-//! While a client does not read its answers, the gateway reads no further questions of it.
+//! DNS questions by TCP (RFC 1035, 4.2.2). No further questions are read while a client does not read its answers.
 
 use super::Gateway;
 use super::connection::{Connection, HELD, Need};
 use rustix::io::Errno;
 
 impl Connection {
-    /// Answers the buffered questions while there is room for answers. `None` from `reply` ends the connection.
+    /// Answers while there is room for answers. `None` from `reply` ends the connection.
     fn answer(&mut self, mut reply: impl FnMut(&[u8]) -> Option<Vec<u8>>) -> Result<Need, Errno> {
         let mut at = 0;
         let need = loop {
@@ -31,8 +29,7 @@ impl Connection {
         Ok(need)
     }
 
-    /// Sends the answers when no whole question is buffered, then reads again. The client's next bytes may be there
-    /// already, and an edge-triggered epoll would not report them.
+    /// Also reads again: an edge-triggered epoll would not report bytes that are there already.
     pub(super) fn ask_on(&mut self) -> Result<Need, Errno> {
         self.down.flush(&mut self.client)?;
         Ok(match (self.client_ended, self.down.waiting()) {
@@ -44,7 +41,6 @@ impl Connection {
 }
 
 impl Gateway {
-    /// Answers the questions that a connection holds.
     pub(super) fn answer_stream(&mut self, number: u32) -> Need {
         let Some(mut connection) = self.connections.remove(&number) else { return Need::Nothing };
         let need = connection.answer(|question| self.reply(question)).unwrap_or(Need::End(true));
@@ -64,7 +60,7 @@ mod tests {
     const QUESTION: usize = 100;
     const ANSWER: usize = 200;
 
-    /// Drives a connection as the gateway's loop does. Returns the most bytes of waiting questions and answers.
+    /// Returns the most bytes of waiting questions and answers.
     fn drive(connection: &mut Connection) -> (usize, usize, Need) {
         let (mut held, mut waiting) = (0, 0);
         for _ in 0..10_000 {
@@ -80,7 +76,6 @@ mod tests {
         panic!("it never ends");
     }
 
-    /// Sends without waiting; returns how many bytes went.
     fn flood(client: &mut UnixStream, bytes: &[u8]) -> usize {
         let mut sent = 0;
         while let Ok(count) = client.write(&bytes[sent..]) {

@@ -1,6 +1,6 @@
 //! A stub resolver: the C library's would need files and threads.
 //!
-//! Each question has a new socket, so the kernel picks a random port, and a random id (RFC 5452).
+//! Each question has a random id and a new socket, so the kernel picks a random port (RFC 5452).
 
 use crate::egress::broker::{Broker, Brokers};
 use crate::egress::dns::{self, Reply};
@@ -15,19 +15,18 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How long one server may take.
+/// Time for one server.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often all servers are asked.
 const ROUNDS: usize = 2;
-/// The shortest and the longest time that an answer is cached, in seconds.
+/// The shortest and the longest cache time of an answer, in seconds.
 const KEPT: (u32, u32) = (1, 300);
-/// How long a failure is cached.
+/// Cache time of a failure.
 const KEPT_NOTHING: Duration = Duration::from_secs(5);
-/// The most cached answers.
 const MOST: usize = 512;
 /// resolv.conf(5) has at most three servers.
 const MOST_SERVERS: usize = 3;
-/// The size of two messages at most.
+/// Two messages.
 const LONGEST_STREAM: usize = 2 * (65_535 + 2);
 const PORT: u16 = 53;
 const KINDS: [u16; 2] = [dns::A, dns::AAAA];
@@ -35,20 +34,19 @@ const KINDS: [u16; 2] = [dns::A, dns::AAAA];
 /// The addresses of a name, or why it has none.
 pub(super) type Found = std::result::Result<Vec<IpAddr>, String>;
 
-/// The resolver files of the host, read before the gateway loses access to files.
+/// Read from the host before the gateway loses access to files.
 #[derive(Default)]
 pub(crate) struct Sources {
     servers: Vec<SocketAddr>,
     hosts: HashMap<String, Vec<IpAddr>>,
-    /// The limit of descriptors.
     descriptors: u64,
     brokers: Brokers,
-    /// The program's own pages, to be released; `None` keeps them.
+    /// Pages to release; `None` keeps them.
     parts: Option<ProgramPages>,
 }
 
 impl Sources {
-    /// Reads the files. With an explicit resolver, the host's servers are ignored.
+    /// An explicit resolver replaces the host's servers and `/etc/hosts`.
     pub(crate) fn read(resolver: Option<SocketAddr>, broker: Option<&Broker>) -> Result<Sources> {
         let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         let brokers = broker.map(Brokers::load).transpose()?.unwrap_or_default();
@@ -61,19 +59,17 @@ impl Sources {
         Ok(Sources { servers, hosts, descriptors, brokers, parts })
     }
 
-    /// Takes the broker out.
     pub(super) fn brokers(&mut self) -> Brokers {
         std::mem::take(&mut self.brokers)
     }
 
-    /// Takes the program's pages out.
     pub(super) fn parts(&mut self) -> Option<ProgramPages> {
         self.parts.take()
     }
 }
 
 impl Sources {
-    /// The connections that the descriptors allow: two sockets each, and two pipes while bytes are in transit.
+    /// A connection has two sockets, and two pipes while bytes are in transit.
     pub(super) fn connections(&self, most: usize) -> usize {
         const OTHERS: u64 = 400;
         usize::try_from(self.descriptors.saturating_sub(OTHERS) / 6).map_or(most, |some| some.clamp(16, most))
@@ -103,18 +99,15 @@ fn hosts(text: &str) -> HashMap<String, Vec<IpAddr>> {
     all
 }
 
-/// A lookup over TCP, after a truncated answer (RFC 7766, section 5).
+/// Over TCP, after a truncated answer (RFC 7766, section 5).
 #[derive(Default)]
 struct Stream {
-    /// Questions that were not sent.
     unsent: Vec<u8>,
-    /// Bytes of answers.
     got: Vec<u8>,
-    /// The truncated replies of the datagrams, as a fallback.
+    /// Truncated replies of the datagrams, as a fallback.
     short: [Option<Reply>; 2],
 }
 
-/// A lookup in progress.
 struct Lookup {
     name: String,
     socket: OwnedFd,
@@ -129,20 +122,18 @@ struct Lookup {
 pub(super) enum LookupStep {
     Nothing,
     Answer(Answer),
-    /// It continues on a new TCP socket, to be watched for both directions.
+    /// A new TCP socket must be watched for both directions.
     Stream,
 }
 
-/// A resolved name, and the connections that wait for it.
 pub(super) struct Answer {
     pub(super) found: Found,
     pub(super) waiting: Vec<u32>,
 }
 
-/// The result of a question.
 pub(super) enum Resolution {
     Known(Found),
-    /// The lookup of this number is in progress; its socket is new if the flag is set.
+    /// The lookup's number, and whether its socket is new.
     Waiting(u32, bool),
 }
 
@@ -191,7 +182,6 @@ impl Resolver {
         Resolution::Waiting(self.next, true)
     }
 
-    /// The socket of a lookup.
     pub(super) fn socket(&self, number: u32) -> Option<BorrowedFd<'_>> {
         self.lookups.get(&number).map(|lookup| lookup.socket.as_fd())
     }
@@ -215,7 +205,7 @@ impl Resolver {
         }
     }
 
-    /// Asks the same server again over TCP for the truncated replies.
+    /// Asks again for the truncated replies.
     fn ask_by_stream(&mut self, number: u32) -> Result<(), Errno> {
         let Some(lookup) = self.lookups.get(&number) else { return Ok(()) };
         let socket = self.connect(lookup.asked - 1, SocketType::STREAM)?;
@@ -235,7 +225,7 @@ impl Resolver {
         Ok(())
     }
 
-    /// Reads the replies of a lookup; a complete answer ends it.
+    /// A complete answer ends the lookup.
     pub(super) fn read_replies(&mut self, number: u32) -> LookupStep {
         let Some(lookup) = self.lookups.get_mut(&number) else { return LookupStep::Nothing };
         match lookup.stream.take() {
@@ -290,7 +280,7 @@ impl Lookup {
         }
     }
 
-    /// Sends the unsent questions, and reads messages with their length prefixes.
+    /// Also sends the unsent questions.
     fn read_stream(&mut self, stream: &mut Stream) -> Result<(), Errno> {
         if !stream.unsent.is_empty() {
             match send(&self.socket, &stream.unsent, SendFlags::NOSIGNAL) {
@@ -328,7 +318,7 @@ impl Lookup {
         }
     }
 
-    /// Uses the truncated replies for those that did not come.
+    /// For the replies that did not come.
     fn use_truncated(&mut self) {
         let Some(stream) = self.stream.take() else { return };
         for (reply, short) in self.replies.iter_mut().zip(stream.short) {
@@ -346,13 +336,11 @@ fn random_ids() -> Result<[u16; 2], Errno> {
 }
 
 impl Resolver {
-    /// The earliest deadline of a lookup.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.lookups.values().map(|lookup| lookup.deadline).min()
     }
 
-    /// Continues lookups whose server took too long. Returns the numbers with a new socket, and the answers of the
-    /// finished ones.
+    /// Continues overdue lookups. Returns the numbers with a new socket, and finished answers.
     pub(super) fn expire(&mut self, now: Instant) -> (Vec<u32>, Vec<Answer>) {
         let late: Vec<u32> =
             self.lookups.iter().filter(|(_, lookup)| lookup.deadline <= now).map(|(number, _)| *number).collect();

@@ -1,6 +1,5 @@
 //! The subject of an epoll(7) event, as a token and back.
 
-/// The subject of an epoll event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Supervisor,

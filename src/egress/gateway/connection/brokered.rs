@@ -1,7 +1,6 @@
-//! A connection with a brokered host: TLS ends here on both sides. Requests get their secret; answers are searched
-//! for it.
+//! A connection with a brokered host: TLS ends here on both sides.
 //!
-//! Order of a pass: read the client, read the server, pass requests, pass answers, send both sides. No request passes
+//! A pass reads the client, reads the server, passes requests, passes answers, and sends both sides. No request passes
 //! before the server's certificate is verified.
 
 use super::{Back, Connection, DIAL, Front, HELD, Need};
@@ -19,44 +18,39 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The bytes of one read, and the reads of one pass.
+/// Bytes of one read, and reads of one pass.
 const CHUNK: usize = 16 * 1024;
 const ROUNDS: usize = 8;
-/// How long bytes are held back that may begin a secret: [`HOLD_LONG`] from [`LONG`] bytes on.
+/// How long bytes wait that may begin a secret: [`HOLD_LONG`] from [`LONG`] bytes on.
 const HOLD: Duration = Duration::from_millis(50);
 const LONG: usize = 8;
 const HOLD_LONG: Duration = Duration::from_secs(2);
 
 /// The preface of an HTTP/2 client (RFC 9113, 3.4).
 pub(super) const HTTP_2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
-/// The error for a client that insists on HTTP/2.
 pub(super) const HTTP_2_REFUSED: &str =
     "HTTP/2 does not work at a host where brig adds a secret: let the client use HTTP/1.1 with TLS";
 const HTTP_2_SERVER: &str =
     "the server takes HTTP/2 only, and brig adds secrets to HTTP/1.1 only: use a server that takes HTTP/1.1";
 
-/// Both ends of TLS.
 pub(in crate::egress::gateway) struct Brokered {
     served: Rc<Served>,
     inside: ServerConnection,
-    /// Bytes of the server before a whole line or head.
+    /// Bytes before a whole line or head.
     unread: Vec<u8>,
     outside: Option<ClientConnection>,
     requests: Requests,
     answers: Answers,
     held_since: Instant,
-    /// Why the server cannot answer.
     failed: Option<String>,
-    /// Why the server's bytes cannot be passed on.
+    /// Why the server's bytes cannot pass.
     broken: Option<String>,
     /// The client's TLS failed and cannot carry an answer.
     is_broken: bool,
     /// The server's certificate is verified.
     is_open: bool,
-    /// The client has sent its last byte.
     client_is_done: bool,
     server_has_end: bool,
-    /// The server has sent its last byte.
     server_is_done: bool,
     is_closed: bool,
     is_over: bool,
@@ -84,14 +78,12 @@ impl Brokered {
         }
     }
 
-    /// Encrypts bytes for the client.
     fn send_plain(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         // A buffer without a limit accepts everything.
         let _ = self.inside.writer().write_all(bytes);
         drain(&mut self.inside, out);
     }
 
-    /// The memory of the server's buffered bytes.
     pub(in crate::egress::gateway) fn memory(&self) -> usize {
         self.unread.capacity()
     }
@@ -100,7 +92,7 @@ impl Brokered {
         self.unread.shrink_to_fit();
     }
 
-    /// Handles a timeout of the server's handshake, or of a client that does not read why the server failed.
+    /// For the server's handshake, and for a client that does not read why the server failed.
     pub(super) fn time_out(&mut self) -> Need {
         if self.outside.is_none() || self.is_open || self.failed.is_some() {
             return Need::End(true);
@@ -110,7 +102,6 @@ impl Brokered {
     }
 }
 
-/// The result of a read of at most a chunk.
 enum ReadResult {
     Bytes(usize),
     Nothing,
@@ -133,7 +124,7 @@ fn read(end: &mut End, buffer: &mut [u8]) -> Result<ReadResult, Errno> {
 }
 
 impl Connection {
-    /// Ends TLS on both sides from now on. `held` contains the client's first bytes.
+    /// `held` contains the client's first bytes.
     pub(in crate::egress::gateway) fn begin_broker(&mut self, served: Rc<Served>) -> Result<(), String> {
         let hello = std::mem::take(&mut self.held);
         let mut inside = ServerConnection::new(Arc::clone(&served.inside)).map_err(|cause| client_fault(&cause))?;
@@ -146,7 +137,6 @@ impl Connection {
         begun.map(drop).map_err(|cause| client_fault(&cause))
     }
 
-    /// Makes one pass.
     pub(super) fn pass_brokered(&mut self, budget: &mut Budget) -> Result<Need, Errno> {
         let Front::Brokered(mut tls) = std::mem::replace(&mut self.front, Front::Through) else {
             return Ok(Need::End(true));
@@ -198,7 +188,7 @@ impl Connection {
             return Ok(Need::Unanswered(why));
         }
         if let Some(why) = &tls.failed {
-            // A client that has not sent a request would not read an answer.
+            // A client without a request would not read an answer.
             let asks = !tls.inside.is_handshaking() && !self.held.is_empty();
             return Ok(match asks {
                 true => Need::Unanswered(why.clone()),
@@ -212,7 +202,7 @@ impl Connection {
         self.send_out(tls, budget, throttled)
     }
 
-    /// Reads the client's bytes. Returns a fault of its TLS.
+    /// Returns a fault of the client's TLS.
     fn read_client_tls(&mut self, tls: &mut Brokered) -> Result<Option<String>, Errno> {
         let mut buffer = [0_u8; CHUNK];
         for _ in 0..ROUNDS {
@@ -241,7 +231,7 @@ impl Connection {
         is_ready && (self.down.waiting() < HELD || weaken::is_off("broker-room"))
     }
 
-    /// Reads the server's bytes and passes them on. Returns whether the rate is used up.
+    /// Returns whether the rate is used up.
     fn read_server_tls(&mut self, tls: &mut Brokered, budget: &mut Budget) -> Result<bool, Errno> {
         let Back::Open = self.back else { return Ok(false) };
         if tls.outside.is_none() {
@@ -305,7 +295,7 @@ impl Connection {
         Ok(throttled)
     }
 
-    /// Passes on the server's bytes, and bytes that were held back for too long.
+    /// Also passes bytes that were held back for too long.
     fn pass_answers(&mut self, tls: &mut Brokered) {
         if tls.outside.is_none() {
             return;
@@ -340,7 +330,6 @@ impl Connection {
         }
     }
 
-    /// Passes requests on. Returns the reason of a refusal.
     fn pass_requests(&mut self, tls: &mut Brokered) -> Option<String> {
         let target = self.target.clone()?;
         let outside = tls.outside.as_mut().filter(|_| tls.is_open)?;
@@ -370,7 +359,6 @@ impl Connection {
                     Step::Invalid(why) => return Some(format!("the request is not as it must be: {why}")),
                 },
             };
-            // A buffer without a limit accepts everything.
             let _ = outside.writer().write_all(rewritten.as_deref().unwrap_or(&self.held[..length]));
             drain(outside, self.up.buffer());
             self.held.drain(..length);
@@ -411,7 +399,7 @@ fn client_fault(cause: &TlsError) -> String {
     }
 }
 
-/// Decrypts a peer's bytes into `plain`. Returns whether the peer closed its side.
+/// Decrypts into `plain`. Returns whether the peer closed its side.
 fn feed<Data: SideData>(
     tls: &mut ConnectionCommon<Data>,
     mut bytes: &[u8],
@@ -436,7 +424,6 @@ fn feed<Data: SideData>(
     Ok(closed)
 }
 
-/// Writes what TLS has to send.
 fn drain<Data: SideData>(tls: &mut ConnectionCommon<Data>, out: &mut Vec<u8>) {
     while tls.wants_write() {
         // A vector accepts everything.

@@ -1,4 +1,4 @@
-//! Dials the server of a connection: one address after the other, none of this host unless a rule allows it.
+//! Dials the server: one address after the other, none of this host unless a rule allows it.
 
 use super::{Back, Connection, DIAL, FAREWELL, Need, ProxyReply};
 use crate::egress::gateway::flow::End;
@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 impl Connection {
-    /// Dials the first of these addresses; the rest are tried if it fails.
+    /// The rest are tried if the first fails.
     pub(in crate::egress::gateway) fn dial(&mut self, mut addresses: VecDeque<SocketAddr>) -> Need {
         let mut last = Errno::HOSTUNREACH;
         while let Some(address) = addresses.pop_front() {
@@ -30,7 +30,6 @@ impl Connection {
         self.failed(format!("the server cannot be reached: {}", std::io::Error::from(last)))
     }
 
-    /// Handles an unreachable server.
     pub(in crate::egress::gateway) fn failed(&mut self, why: String) -> Need {
         self.deadline = Some(Instant::now() + FAREWELL);
         match self.proxy_reply {
@@ -43,7 +42,7 @@ impl Connection {
         }
     }
 
-    /// Checks whether the dialled server answered; tries the next address if it refused.
+    /// Tries the next address if the dialled server refused.
     pub(in crate::egress::gateway) fn check_dial(&mut self) -> Result<Option<Need>, Errno> {
         let (Back::Dialling(rest), Some(server)) = (&mut self.back, &self.server) else { return Ok(None) };
         if !server.writable {
@@ -72,7 +71,7 @@ impl Connection {
     }
 }
 
-/// Begins to dial. `stays_out` rejects an address of this host.
+/// `stays_out` rejects an address of this host.
 fn begin_dial(address: &SocketAddr, stays_out: bool) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;

@@ -1,4 +1,4 @@
-//! A connection of a client inside: reads its destination, decides, dials the server, moves bytes.
+//! A client's connection: reads its destination, decides, dials the server, moves bytes.
 
 mod brokered;
 mod dial;
@@ -20,31 +20,29 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// The most bytes of a client that are held back for a check, in bytes.
+/// Bytes of a client that wait for a check.
 pub(super) const HELD: usize = 72 * 1024;
-/// How long one address may take to answer.
+/// Time for one address to answer.
 pub(super) const DIAL: Duration = Duration::from_secs(10);
-/// How long a client may take to send its request.
+/// Time for a client to send its request.
 pub(super) const ASK: Duration = Duration::from_secs(30);
 /// How a server accepts a websocket.
 const AGREED: &[u8] = b"HTTP/1.1 101";
-/// How long the last bytes may take.
+/// Time for the last bytes.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// The destination of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) host: Host,
     pub(super) port: u16,
-    /// Its row of the ledger.
+    /// In the ledger.
     pub(super) row: usize,
 }
 
-/// How the client's bytes are treated.
 pub(super) enum Front {
-    /// DNS questions by TCP.
+    /// DNS by TCP.
     Questions,
-    /// A request to the proxy; SOCKS5 has two steps.
+    /// SOCKS5 has two steps.
     Proxy {
         greeted: bool,
     },
@@ -55,28 +53,25 @@ pub(super) enum Front {
         count: u64,
         upgrade: bool,
     },
-    /// The client's first line of SSH is passed on; the rest waits for the server's.
+    /// The client's first line passes; the rest waits for the server's.
     Ssh,
-    /// TLS ends here on both sides.
     Brokered(Box<Brokered>),
     Through,
     /// The client receives the buffered answer; its bytes are discarded.
     Farewell,
 }
 
-/// The state of the server's side.
 pub(super) enum Back {
     None,
-    /// A name is being resolved.
     Resolving,
-    /// An address is being dialled; the rest wait.
+    /// The other addresses wait.
     Dialling(VecDeque<SocketAddr>),
     Open,
-    /// The server could not be reached, for this reason.
+    /// The reason.
     Failed(String),
 }
 
-/// How a proxy client is informed that its connection is open.
+/// How a proxy client learns that its connection is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProxyReply {
     None,
@@ -91,13 +86,12 @@ pub(super) struct Connection {
     pub(super) target: Option<Target>,
     pub(super) client: End,
     pub(super) server: Option<End>,
-    /// Bytes of the client before a decision.
+    /// The client's bytes before a decision.
     pub(super) held: Vec<u8>,
     pub(super) client_ended: bool,
     held_back: bool,
-    /// Statuses of the server's answers since the last call.
+    /// Of the server's answers since the last call.
     pub(super) statuses: Vec<u16>,
-    /// The broker that adds secrets to its requests.
     pub(super) broker: Option<Rc<Served>>,
     pub(super) ech: Ech,
     pub(super) up: Flow,
@@ -105,22 +99,21 @@ pub(super) struct Connection {
     pub(super) deadline: Option<Instant>,
     /// Whether the server's socket returns to the spare ones.
     pub(super) inward: bool,
-    /// Whether the rules exclude this host's addresses. Checked again at the dial: the host's addresses change.
+    /// The rules exclude this host's addresses. Checked again at the dial: those addresses change.
     pub(super) stays_out: bool,
 }
 
-/// What the gateway must do for a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// Nothing until a socket is ready.
+    /// Wait until a socket is ready.
     Nothing,
-    /// Another pass soon.
+    /// Make another pass soon.
     Again,
-    /// Another pass when the rate allows it.
+    /// Make another pass when the rate allows it.
     Later,
     /// Answer the DNS questions in `held`.
     Answers,
-    /// Decide on the proxy request in `held`.
+    /// Decide on the request in `held`.
     ProxyRequest,
     /// Watch a new socket of the server's side.
     Watch,
@@ -128,7 +121,7 @@ pub(super) enum Need {
     Unanswered(String),
     /// Record a refusal; the connection sends a last answer or ends.
     Refuse(String),
-    /// End it; `true` resets the client.
+    /// `true` resets the client.
     End(bool),
 }
 
@@ -155,7 +148,7 @@ impl Connection {
         }
     }
 
-    /// Makes one pass: as far as it goes without waiting.
+    /// Goes as far as it can without waiting.
     pub(super) fn pass(&mut self, pipes: &mut Pipes, budget: &mut Budget) -> Need {
         self.try_pass(pipes, budget).unwrap_or(Need::End(true))
     }
@@ -212,7 +205,6 @@ impl Connection {
         }
     }
 
-    /// Reads the client's bytes while they must be checked.
     fn read_client(&mut self) -> Result<(), Errno> {
         if matches!(self.front, Front::Through | Front::Farewell | Front::Requests { upgrade: true, .. }) {
             return Ok(());
@@ -231,7 +223,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Discards the bytes of a refused client: closing with unread bytes would lose the answer (TCP reset).
+    /// Closing with unread bytes would lose the answer (TCP reset).
     fn discard(&mut self) -> Result<(), Errno> {
         let mut buffer = [0_u8; 16 * 1024];
         while self.client.readable && !self.client_ended {
@@ -245,7 +237,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Decides on the held bytes. Returns the reason of a refusal.
     fn check_held(&mut self) -> Result<Option<String>, Errno> {
         let Some(Target { host, port, .. }) = self.target.clone() else { return Ok(None) };
         if let Front::Opening = self.front {
@@ -311,7 +302,6 @@ impl Connection {
         Ok(None)
     }
 
-    /// Moves bytes both ways.
     fn exchange(&mut self, pipes: &mut Pipes, budget: &mut Budget) -> Result<Need, Errno> {
         let (Back::Open, Some(server)) = (&self.back, &mut self.server) else {
             self.down.flush(&mut self.client)?; // a proxy's answer
@@ -355,7 +345,7 @@ impl Connection {
                 let pass = self.up.flush_within(server, budget)?;
                 self.up.ended = self.client_ended && self.held.is_empty();
                 self.up.close_when_done(server)?;
-                // Held back for lack of room: read again when there is room.
+                // Read again what waited for room.
                 let held_back = std::mem::replace(&mut self.held_back, false) || self.client.readable;
                 if held_back && self.up.waiting() == 0 { Pass::More } else { pass }
             }
@@ -374,7 +364,6 @@ impl Connection {
         })
     }
 
-    /// Sends a last answer and ends.
     pub(super) fn farewell(&mut self, answer: Vec<u8>) -> Need {
         self.down.push(&answer);
         (self.server, self.back) = (None, Back::None);
@@ -384,7 +373,6 @@ impl Connection {
         Need::Again
     }
 
-    /// Handles a timeout.
     pub(super) fn time_out(&mut self) -> Need {
         match &mut self.back {
             Back::Dialling(rest) if !rest.is_empty() => {
@@ -403,7 +391,7 @@ impl Connection {
     }
 }
 
-/// Whether the server's first bytes are these; `None` until they come.
+/// `None` until the bytes come.
 fn begins_with(server: &mut End, words: &[u8]) -> Result<Option<bool>, Errno> {
     let mut first = [0_u8; AGREED.len()];
     let first = &mut first[..words.len().min(AGREED.len())];
