@@ -17,7 +17,7 @@ pub struct FolderIdentity {
 }
 
 impl FolderIdentity {
-    /// The identity of the folder at `path` now; `None` without a folder.
+    /// `None` without a folder at `path`.
     pub(crate) fn of(path: &Path) -> Option<FolderIdentity> {
         rustix::fs::stat(path).ok().map(|status| FolderIdentity { device: status.st_dev, inode: status.st_ino })
     }
@@ -27,20 +27,17 @@ impl FolderIdentity {
         (self.device, self.inode)
     }
 
-    /// Whether it is the identity of an open folder.
     pub(crate) fn is_of(self, folder: impl AsFd) -> bool {
         rustix::fs::fstat(folder)
             .is_ok_and(|status| self == FolderIdentity { device: status.st_dev, inode: status.st_ino })
     }
 }
 
-/// The supervisor's time for one step, five times a second.
+/// For one step of the supervisor, five times a second.
 const STEP: Duration = Duration::from_millis(10);
-/// A snapshot in progress. It starts when the command runs.
 pub(crate) struct SnapshotInSteps {
     folder: PathBuf,
     identity: Option<FolderIdentity>,
-    /// The directory of its copies' file.
     task: PathBuf,
     started: SystemTime,
     has_begun: bool,
@@ -48,7 +45,6 @@ pub(crate) struct SnapshotInSteps {
 }
 
 impl SnapshotInSteps {
-    /// A snapshot of `folder`, with its copies in the directory `task`.
     pub(crate) fn new(
         folder: PathBuf,
         identity: Option<FolderIdentity>,
@@ -58,12 +54,11 @@ impl SnapshotInSteps {
         SnapshotInSteps { folder, identity, task, started, has_begun: false, snapshot: None }
     }
 
-    /// The snapshot, if the command ran long enough to begin it.
+    /// `None` if the command did not run long enough.
     pub(crate) fn noted(&self) -> Option<&Snapshot> {
         self.snapshot.as_ref()
     }
 
-    /// Takes the next step.
     pub(crate) fn advance(&mut self) {
         if !std::mem::replace(&mut self.has_begun, true) {
             self.snapshot = self.begin();

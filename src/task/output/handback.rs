@@ -1,7 +1,4 @@
-//! Collects the changes of a task's workspace when every process is gone, and counts them for the receipt.
-//!
-//! In: the scratch file system of an ended sandbox. Out: `<task>/changes/` and a [`ChangeSet`] for the receipt.
-//! Not here: reading a hostile tree (`changes`), applying the changes (`apply`).
+//! Collects a workspace's changes when every process is gone, and counts them for the receipt.
 
 use super::changes::path::json_length;
 use super::changes::{self, Change, Changes, Form};
@@ -25,7 +22,7 @@ use std::time::SystemTime;
 pub struct ChangeSet {
     /// The directory of the record and the copies; `None` without changes.
     pub path: Option<PathBuf>,
-    /// The base of the workspace; `None` for an empty workspace.
+    /// `None` for an empty workspace.
     pub base: Option<PathBuf>,
     /// New files, links and folders outside of `.git`.
     pub added: usize,
@@ -50,16 +47,15 @@ pub struct ChangeSet {
     pub complete: bool,
     /// New or changed files that a tool could run later on a host without an explicit start.
     pub runnable: Vec<RunnableFile>,
-    /// Changed files with a secret's value, which copies and patches contain too. The first of them.
+    /// The first changed files with a secret's value, which copies and patches contain too.
     #[serde(default)]
     pub secrets: Vec<String>,
-    /// How many entries have a base that the user wrote while the agent ran.
+    /// Entries whose base the user wrote while the agent ran.
     #[serde(skip)]
     pub(crate) newer_bases: usize,
 }
 
 impl ChangeSet {
-    /// Whether the command has written nothing in the workspace.
     pub(crate) fn is_nothing(&self) -> bool {
         self.path.is_none() && self.skipped == 0 && self.ignored == 0 && self.complete
     }
@@ -77,26 +73,24 @@ pub struct NotTaken {
 /// A file to review before it is applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunnableFile {
-    /// Its path in the workspace, with unusual bytes escaped.
+    /// In the workspace, with unusual bytes escaped.
     pub path: String,
     /// The reason.
     pub why: String,
 }
 
-/// The longest list in a receipt; the record has the rest.
+/// In a receipt; the record has the rest.
 pub(crate) const LISTED: usize = 200;
 /// Bytes of an agent's paths in one list.
 pub(crate) const LISTED_BYTES: u64 = 1 << 20;
 
-/// The first items, as many as a list has.
 fn listed<Item>(items: impl Iterator<Item = Item>, path: impl Fn(&Item) -> &str) -> Vec<Item> {
     let mut left = LISTED_BYTES;
     let fits = |item: &Item| left.checked_sub(json_length(path(item))).map(|rest| left = rest).is_some();
     items.take(LISTED).take_while(fits).collect()
 }
 
-/// The upper directory on the scratch file system of a sandbox without processes. `None` if it ended before its
-/// workspace was made.
+/// On the scratch file system of a sandbox without processes. `None` if it ended before its workspace was made.
 pub(crate) fn upper(scratch: BorrowedFd<'_>, base: Option<&Path>) -> Result<Option<(OwnedFd, Form)>> {
     let name = if base.is_some() { PathBuf::from(sandbox::CHANGES).join("upper") } else { sandbox::FILES.into() };
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
@@ -112,13 +106,12 @@ pub(crate) fn upper(scratch: BorrowedFd<'_>, base: Option<&Path>) -> Result<Opti
     Ok(Some((upper, form)))
 }
 
-/// The layer that hid files of the workspace, on the scratch file system of an ended sandbox.
+/// The layer that hid files, on the scratch file system of an ended sandbox.
 pub(crate) fn mask(scratch: BorrowedFd<'_>) -> Option<OwnedFd> {
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     openat2(scratch, Path::new(sandbox::CHANGES).join("mask"), DIRECTORY, Mode::empty(), beneath).ok()
 }
 
-/// Collects the changes of the workspace.
 pub(crate) fn collect(
     upper: Option<&(OwnedFd, Form)>,
     base: Option<&Path>,
@@ -148,8 +141,7 @@ pub(crate) fn collect(
     Ok(summary(&changes, path, base))
 }
 
-/// Removes the task's result from the changes, with the folders made for it: the receipt contains it, and it is not
-/// part of the work.
+/// Removes the result and the folders made for it: the receipt contains it, and it is not part of the work.
 pub(crate) fn leave_result_out(changes: &mut Changes, result: &str) {
     let is_new = |entry: &changes::Entry| entry.change() == Change::Added;
     let mut gone = result.as_bytes();
@@ -201,7 +193,7 @@ fn not_taken(skipped: &changes::Skipped) -> NotTaken {
     NotTaken { path: changes::escape(&skipped.path.0), why: format!("{}{cause}", skipped.reason.words()) }
 }
 
-/// Whether it is a path of git's history, which git never runs. Every commit writes many: the list would be unreadable.
+/// git never runs its history. Every commit writes many of these paths: the list would be unreadable.
 fn is_history<'a>(names: impl Iterator<Item = &'a [u8]>) -> bool {
     let mut inside = names.skip_while(|name| *name != b".git").skip(1);
     match (inside.next(), inside.next()) {
@@ -219,7 +211,7 @@ pub(crate) fn open_tree(path: &Path) -> Result<OwnedFd> {
     openat(CWD, path, DIRECTORY, Mode::empty()).failing(Kind::Workspace, || format!("open `{}`", path.display()))
 }
 
-/// The repository above a folder, if it is below the top of one; and the worktree that the folder is, or that is above it.
+/// The repository above a folder below its top; and the worktree that the folder is, or that is above it.
 pub(crate) fn repository_of((folder, path): (&OwnedFd, &Path)) -> (Option<changes::Above>, Option<changes::Worktree>) {
     let Ok(real) = std::fs::canonicalize(path) else { return (None, None) };
     let above = worktree::above(folder.as_fd(), &real);
@@ -228,13 +220,13 @@ pub(crate) fn repository_of((folder, path): (&OwnedFd, &Path)) -> (Option<change
     (above, worktree)
 }
 
-/// The repository of a folder, given by its real path, if the folder is a worktree of it.
+/// `folder` is a real path.
 pub(crate) fn worktree_of(folder: &Path) -> Option<changes::Worktree> {
     let (own, repository) = worktree::directories(folder)?;
     Some(changes::Worktree { own: open_tree(&own).ok()?, repository: open_tree(&repository).ok()? })
 }
 
-/// The changed files that contain a value of this redactor, with redacted names.
+/// Changed files with a value of this redactor, with redacted names.
 pub(crate) fn with_secrets(directory: &Path, redactor: &Redactor) -> Result<Vec<String>> {
     let changes = Changes::load(&directory.join("changes.json"))?;
     let copies = changes::store::Store::open(directory)?;
@@ -258,7 +250,6 @@ pub(crate) fn with_secrets(directory: &Path, redactor: &Redactor) -> Result<Vec<
     Ok(listed(found.into_iter(), |path| path))
 }
 
-/// Removes the collection.
 pub(crate) fn forget(changes: &Path) -> Result<()> {
     let removed = files::remove_directory(changes);
     removed.map(drop).map_err(|cause| files::failed(cause, "remove what was collected".to_owned()))

@@ -1,7 +1,6 @@
 //! A sandbox's output: changes of the workspace, artifacts, the result.
 //!
-//! In: the upper directory of the sandbox, when its processes are gone. Out: files of the store, and lists for the
-//! receipt. Never: a link followed, or anything but a regular file opened, in a tree that an agent wrote.
+//! Never: a link followed, or anything but a regular file opened, in a tree that an agent wrote.
 
 pub(super) mod artifact;
 pub(super) mod changes;

@@ -1,7 +1,6 @@
 //! The result: one JSON document at a fixed path in the workspace, checked and put into the receipt.
 //!
-//! In: the upper directory of the sandbox, when its processes are gone. Out: [`TaskResult`]: the document with secrets
-//! hidden, or its faults. Never: a link followed, anything but a regular file opened, more than a megabyte read.
+//! Never: more than a megabyte read.
 
 use super::artifact::Source;
 use super::changes::path::TreePath;
@@ -18,17 +17,16 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-/// The longest result; larger files are artifacts.
+/// Larger files are artifacts.
 const LONGEST: u64 = 1 << 20;
 
-/// The longest result in the receipt, which is indented with one item a line: nested items take a hundred times their
-/// size in the file.
+/// In the receipt, indented with one item a line: nested items take a hundred times their size in the file.
 pub(crate) const LONGEST_WRITTEN: u64 = 16 << 20;
 
 /// The result's path and schema.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResultOptions {
-    /// Its path from the workspace's root.
+    /// From the workspace's root.
     pub path: String,
     /// A JSON schema. With one, a task without a matching result has not succeeded.
     pub schema: Option<PathBuf>,
@@ -40,14 +38,13 @@ impl Default for ResultOptions {
     }
 }
 
-/// The options, read and checked.
 pub(crate) struct Expected {
     path: TreePath,
     schema: Option<Schema>,
 }
 
 impl ResultOptions {
-    /// Reads the schema and returns the first error, before brig makes anything.
+    /// Returns the first error, before brig makes anything.
     pub(crate) fn read(&self, pinned: &Pinned) -> Result<Expected> {
         let path = TreePath::new(self.path.as_bytes()).map_err(|why| {
             Error::new(Kind::Usage, format!("invalid result path `{}`: {why}", self.path.escape_debug()))
@@ -76,7 +73,7 @@ pub struct TaskResult {
 }
 
 impl Expected {
-    /// The result for a required one that cannot exist.
+    /// For a required result that cannot exist.
     pub(crate) fn missing(&self) -> Option<TaskResult> {
         self.schema.as_ref().map(|_| self.without("it is not there"))
     }
@@ -85,7 +82,7 @@ impl Expected {
         TaskResult { path: self.path.to_string(), valid: false, faults: vec![why.to_owned()], value: Value::Null }
     }
 
-    /// Reads the result; `None` for a missing one that was not required.
+    /// `None` for a missing result that was not required.
     pub(crate) fn take(&self, source: Source<'_>, redactor: &Redactor) -> Option<TaskResult> {
         let bytes = match self.read(source) {
             Ok(Some(bytes)) => bytes,

@@ -1,8 +1,6 @@
 //! The part of JSON Schema (draft 2020-12) that describes a result. Pure.
 //!
-//! Known: `type enum const properties required additionalProperties items minItems maxItems minLength maxLength minimum
-//! maximum exclusiveMinimum exclusiveMaximum allOf anyOf oneOf not $ref` (within the document) `$defs`, and keywords
-//! that only describe. Any other keyword is an error when the schema is read: an unknown rule would check nothing.
+//! `$ref` stays within the document. An unknown keyword is an error when the schema is read: it would check nothing.
 
 use crate::error::{Error, Kind, Result};
 use serde_json::{Map, Value};
@@ -11,11 +9,11 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schema(Value);
 
-/// The most reported faults: a hostile document may have a million.
+/// Reported faults: a hostile document may have a million.
 const MOST_FAULTS: usize = 8;
-/// The most rules applied to one document: nested alternatives must come to an end.
+/// Rules applied to one document: nested alternatives must come to an end.
 const MOST_STEPS: usize = 2_000_000;
-/// The deepest nesting of schemas. serde_json bounds documents (128).
+/// Nested schemas. serde_json bounds documents (128).
 const DEEPEST: usize = 300;
 
 const DESCRIBING: [&str; 10] =
@@ -33,7 +31,7 @@ impl Schema {
         Ok(schema)
     }
 
-    /// The faults of a document, one sentence each with a JSON pointer.
+    /// One sentence for each fault, with a JSON pointer.
     pub fn faults(&self, document: &Value) -> Vec<String> {
         let mut check = Check { schema: self, faults: Vec::new(), steps: 0, is_silent: 0 };
         check.value(&self.0, document, &mut String::new(), 0);
@@ -48,7 +46,7 @@ impl Schema {
         if pointer.is_empty() { Some(&self.0) } else { self.0.pointer(pointer) }
     }
 
-    /// Checks that a schema and its subschemas are known. The error has the place and the reason.
+    /// The error has the place and the reason.
     fn known(&self, schema: &Value, at: &str, depth: usize) -> Result<(), String> {
         let Value::Object(map) = schema else {
             return if schema.is_boolean() { Ok(()) } else { Err(format!("{at}: a schema is an object or a boolean")) };
@@ -87,7 +85,6 @@ impl Schema {
     }
 }
 
-/// A word, or a list of words.
 fn words(value: &Value) -> Option<Vec<&str>> {
     match value {
         Value::String(word) => Some(vec![word]),
@@ -110,7 +107,7 @@ fn is_of_type(value: &Value, word: &str) -> bool {
     }
 }
 
-/// Whether two documents are the same; 1 and 1.0 are one number.
+/// 1 and 1.0 are one number.
 fn is_same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => {
@@ -130,12 +127,11 @@ struct Check<'a> {
     schema: &'a Schema,
     faults: Vec<String>,
     steps: usize,
-    /// Whether faults are discarded: inside an alternative.
+    /// Inside an alternative: faults are discarded.
     is_silent: usize,
 }
 
 impl Check<'_> {
-    /// Whether the document matches; reports faults.
     fn value(&mut self, schema: &Value, value: &Value, at: &mut String, depth: usize) -> bool {
         self.steps += 1;
         let map = match schema {
@@ -249,7 +245,6 @@ impl Check<'_> {
         }
     }
 
-    /// The number of matching alternatives.
     fn fitting(&mut self, all: &Value, value: &Value, at: &mut String, depth: usize) -> usize {
         all.as_array().into_iter().flatten().filter(|each| self.silently(each, value, at, depth)).count()
     }
@@ -285,7 +280,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Schema, document, whether it matches. The other implementation gets the same rows (below).
+    /// Schema, document, whether it matches.
     fn rows() -> Vec<(Value, Value, bool)> {
         let person = json!({ "type": "object", "required": ["name"], "additionalProperties": false,
             "properties": { "name": { "type": "string", "minLength": 1 }, "age": { "type": "integer", "minimum": 0 } } });

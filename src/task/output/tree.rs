@@ -1,4 +1,4 @@
-//! Copies a sandbox's checkout into the store: files, directories and links only, with permissions that brig chooses.
+//! Copies a sandbox's checkout into the store, with permissions that brig chooses.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Bounds, DIRECTORY, Names, Walk, WalkStep, open_directory};
@@ -10,8 +10,7 @@ use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-/// Copies the directory `name` of `from` to the new directory `target`. Refuses any other type: git makes only files,
-/// directories and symbolic links.
+/// Refuses any other type: git makes only files, directories and symbolic links.
 pub(crate) fn copy(from: BorrowedFd<'_>, name: &Path, target: &Path) -> Result<()> {
     let step = || format!("copy a checkout to `{}`", target.display());
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;

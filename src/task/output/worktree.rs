@@ -1,10 +1,7 @@
-//! The repository of a folder that is not the top of one: a git worktree (git-worktree(1)), or a folder below the top.
+//! The repository of a git worktree (git-worktree(1)), or of a folder below the top of one.
 //!
-//! A worktree has a file `.git` that names a folder of the repository, and that folder names
-//! the file.
-//!
-//! The file alone is not trusted: it may be an agent's, and would show any folder of the host. The repository must name
-//! the worktree too, and must have the same owner.
+//! A worktree has a file `.git` that names a folder of the repository. The file may be an agent's, and would show any
+//! folder of the host. So the repository must name the worktree too, and must have the same owner.
 
 use super::changes::{Above, is_off};
 use crate::files;
@@ -15,15 +12,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Longer than any of these files, each with one path.
+/// Each of these files has one path.
 const LONGEST: u64 = 8 << 10;
 
-/// The folder `folder` of a worktree and the common folder of its repository (`.git` of the main tree).
+/// `folder` and the common folder of its repository (`.git` of the main tree).
 pub(crate) fn repository(folder: &Path) -> Option<(PathBuf, PathBuf)> {
     directories(folder).map(|(_, repository)| (folder.to_owned(), repository))
 }
 
-/// The worktree's folder in its repository, which has the index, and the common folder of that repository.
+/// The worktree's folder in its repository, which has the index, and the common folder.
 pub(crate) fn directories(folder: &Path) -> Option<(PathBuf, PathBuf)> {
     let file = folder.join(".git");
     let own = one_line(&file)?;
@@ -41,8 +38,9 @@ pub(crate) fn directories(folder: &Path) -> Option<(PathBuf, PathBuf)> {
 /// More folders inside each other are not climbed.
 const HIGHEST: usize = 64;
 
-/// The repository above `folder`, whose real path is `path`. `None` if the folder itself is the top of one, or none is above it on its file system.
-/// A repository of another owner does not count, as for git (`safe.directory`): its rules would hide an agent's changes.
+/// `path` is the real path of `folder`. `None` if the folder is the top of a repository, or none is above it on its
+/// file system. As for git (`safe.directory`), a repository of another owner does not count: its rules would hide an
+/// agent's changes.
 pub(crate) fn above(folder: BorrowedFd<'_>, path: &Path) -> Option<Above> {
     if repository_in(folder).ok()?.is_some() {
         return None;
@@ -77,7 +75,7 @@ pub(crate) fn above(folder: BorrowedFd<'_>, path: &Path) -> Option<Above> {
     Some(Above { folders, prefix })
 }
 
-/// The status of a folder's `.git`, if that makes the folder the top of a repository: a file, or a folder with what git needs.
+/// The status of `.git`, if that makes a repository: a file, or a folder with what git needs.
 fn repository_in(folder: BorrowedFd<'_>) -> Result<Option<Stat>, Errno> {
     let status = |name: &str| statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
     match status(".git") {
@@ -91,7 +89,6 @@ fn repository_in(folder: BorrowedFd<'_>) -> Result<Option<Stat>, Errno> {
     }
 }
 
-/// The one line of a regular file.
 fn one_line(path: &Path) -> Option<String> {
     if !std::fs::symlink_metadata(path).ok()?.is_file() {
         return None;
@@ -105,7 +102,6 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A repository and a worktree, as git makes them.
     fn make(root: &Path) -> (PathBuf, PathBuf) {
         let (git, tree) = (root.join("main/.git"), root.join("tree"));
         fs::create_dir_all(git.join("worktrees/tree")).unwrap();

@@ -1,4 +1,4 @@
-//! Walks a hostile tree and copies from it. The tree is read through `changes::tree` only, on descriptors.
+//! Copies from a hostile tree, which is read through `changes::tree` only, on descriptors.
 
 use super::pattern::{Patterns, Progress};
 use super::{Artifact, ArtifactOptions, Artifacts, RefusedArtifact, RefusedBecause};
@@ -20,33 +20,27 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The time limit of the walk: 256 MiB at 1 MB a second. The rest is not taken.
+/// 256 MiB at 1 MB a second; the rest is not taken.
 const MOST_TIME: Duration = Duration::from_secs(300);
-/// The most files of one task. A tree of millions of empty files is not a result.
+/// A tree of millions of empty files is not a result.
 pub(super) const MOST_FILES: usize = 10_000;
-/// Bytes of their paths together, as in the receipt.
+/// Bytes of the files' paths, as in the receipt.
 pub(super) const MOST_PATH_BYTES: u64 = 8 << 20;
-/// The most names to visit.
 const MOST_NAMES: usize = 500_000;
-/// The deepest nesting. Each level holds a descriptor.
+/// Each level holds a descriptor.
 const DEEPEST: usize = 200;
-/// The most refused files to list.
 pub(super) const MOST_REFUSED: usize = 1000;
-/// Bytes of their paths together.
+/// Bytes of the refused files' paths.
 pub(super) const MOST_REFUSED_BYTES: u64 = 1 << 20;
 /// As in git: a NUL byte in this many first bytes makes a file binary.
 const BEGINNING: usize = 8000;
 
-/// The tree of the files.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
-    /// The overlay's upper directory.
     pub upper: BorrowedFd<'a>,
-    /// The form of its whiteouts.
     pub form: Form,
 }
 
-/// Copies the matching files of `source`; `task` is the task's directory.
 pub(in crate::task) fn collect(
     source: Option<Source<'_>>,
     (options, pinned): (&ArtifactOptions, &Pinned),
@@ -93,12 +87,10 @@ fn collect_until(
     Ok(found)
 }
 
-/// A directory of the walk.
 struct Frame {
     path: Option<TreePath>,
-    /// Its progress in the patterns.
     progress: Progress,
-    /// Whether the directory as a whole matches a pattern.
+    /// The directory as a whole matches a pattern.
     is_taken: bool,
 }
 
@@ -109,12 +101,12 @@ struct Walk<'a> {
     place: PathBuf,
     pinned: &'a Pinned,
     store: Option<Store>,
-    /// Refused files by device and inode: further names are not read again.
+    /// By device and inode: further names are not read again.
     refused_inodes: HashMap<(u64, u64), RefusedBecause>,
     left: u64,
-    /// Bytes of the host's disk that copies may still take.
+    /// Bytes of the host's disk for copies.
     disk_left: u64,
-    /// Bytes of paths that the list may still take.
+    /// Bytes of paths for the list.
     paths_left: u64,
     refused_left: u64,
     matched: Vec<bool>,
@@ -160,7 +152,6 @@ impl Walk<'_> {
         }
     }
 
-    /// Visits one name. Returns a directory to enter.
     fn visit(&mut self, patterns: &Patterns, tree: &Tree) -> Result<Option<(OwnedFd, Frame)>> {
         let (Some(frame), Some(directory)) = (tree.state(), tree.get(0)) else { return Ok(None) };
         let name = tree.name().to_bytes();
@@ -243,7 +234,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Makes the copy. An error of the store is returned as an error, one of the agent's file as a refusal.
+    /// An error of the store is an error, one of the agent's file a refusal.
     fn take(&mut self, path: &TreePath, mut file: File, status: &Stat) -> Result<Result<Artifact, RefusedBecause>> {
         let size = tree::size(status);
         let is_text = match is_text(&mut file) {
@@ -283,7 +274,6 @@ impl Walk<'_> {
         Ok(Ok(Artifact { path: path.to_string(), size, sha256: digest.to_string(), redactions }))
     }
 
-    /// Copies text through the redactor, up to its size and the limit.
     fn redacted(
         &self,
         file: File,
@@ -316,7 +306,6 @@ impl Walk<'_> {
         }
     }
 
-    /// The folder of the copies, made on first use.
     fn store(&mut self) -> Result<&Store> {
         if self.store.is_none() {
             self.store = Some(Store::at(self.pinned.make_directories(&self.place, 0o755)?));
@@ -347,7 +336,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether the file's beginning has no NUL byte. Seeks back to the start.
+/// Seeks back to the start.
 fn is_text(file: &mut File) -> Result<bool, Errno> {
     let mut beginning = Vec::with_capacity(BEGINNING);
     let read = (&*file).take(BEGINNING as u64).read_to_end(&mut beginning).and_then(|_| file.seek(SeekFrom::Start(0)));

@@ -1,10 +1,7 @@
-//! Tests of the collection of artifacts.
-
 use super::*;
 use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 
-/// The files that a collection of `**` from `upper` takes.
 fn taken(upper: &Path, into: &Path) -> Vec<String> {
     let options = ArtifactOptions { patterns: vec!["**".to_owned()], ..ArtifactOptions::default() };
     let upper = File::open(upper).unwrap();
@@ -41,7 +38,7 @@ fn copies_take_no_more_than_the_disk_limit() {
     let upper = lab.path().join("upper");
     std::fs::create_dir(&upper).unwrap();
     std::fs::write(upper.join("first"), vec![0; 600_000]).unwrap();
-    // A name of a file is a copy, so names would multiply its bytes.
+    // Each name is a copy, so names would multiply bytes.
     std::fs::hard_link(upper.join("first"), upper.join("second")).unwrap();
     std::fs::write(upper.join("text"), "a".repeat(600_000)).unwrap();
     File::create(upper.join("hole")).unwrap().set_len(100 << 20).unwrap();
@@ -96,7 +93,6 @@ fn a_folder_that_becomes_a_link_under_the_walk_is_not_followed() {
     }
     std::fs::write(at("upper/d/mine"), "a").unwrap();
     symlink("../secrets", at("link")).unwrap();
-    // Another process swaps a folder and a link as fast as possible.
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let swapper = std::thread::spawn({
         let (stop, here, there) = (stop.clone(), at("upper/d"), at("link"));

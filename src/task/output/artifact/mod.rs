@@ -1,8 +1,7 @@
 //! Artifacts: a task's files, copied out of its workspace when every process is gone.
 //!
-//! In: the patterns of a definition, and the overlay's upper directory. Out: plain copies with digests, and a reason
-//! for each matching file that is not taken. Text passes the redactor. A binary file with a secret's value is refused.
-//! Never: a link followed, a FIFO, device or socket opened, more bytes than the limit, a destination file overwritten.
+//! Text passes the redactor; a binary file with a secret's value is refused.
+//! Never: more bytes than the limit, a destination file overwritten.
 
 mod collect;
 mod pattern;
@@ -33,7 +32,7 @@ impl Default for ArtifactOptions {
 }
 
 impl ArtifactOptions {
-    /// Returns the first error, before brig makes anything.
+    /// Runs before brig makes anything.
     pub(crate) fn check(&self, pinned: &Pinned) -> Result<()> {
         let patterns = self.parsed()?;
         let Some(directory) = &self.directory else { return Ok(()) };
@@ -59,13 +58,11 @@ impl ArtifactOptions {
         Patterns::parse(&self.patterns)
     }
 
-    /// The folder of the copies, for a task with this directory.
     fn place(&self, task: &Path) -> PathBuf {
         self.directory.clone().unwrap_or_else(|| task.join("artifacts"))
     }
 }
 
-/// The most bytes of a receipt that a task's artifacts take.
 #[cfg(test)]
 pub(crate) const MOST_WRITTEN: u64 =
     collect::MOST_PATH_BYTES + collect::MOST_REFUSED_BYTES + 256 * (collect::MOST_FILES + collect::MOST_REFUSED) as u64;
@@ -75,13 +72,13 @@ const WHERE: &str = "name a folder that is empty or not there yet";
 /// The artifacts in the receipt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifacts {
-    /// The folder of the copies; `None` without copies.
+    /// `None` without copies.
     pub path: Option<PathBuf>,
-    /// The copies, ordered by path.
+    /// Ordered by path.
     pub files: Vec<Artifact>,
     /// Matching files that were not taken.
     pub refused: Vec<RefusedArtifact>,
-    /// How many more were not taken.
+    /// More refused files, which are not listed.
     pub refused_more: u64,
     /// Patterns without a match.
     pub unmatched: Vec<String>,
@@ -96,7 +93,7 @@ pub struct Artifact {
     pub size: u64,
     /// The copy's SHA-256, in hexadecimal.
     pub sha256: String,
-    /// How many places were redacted.
+    /// Number of redacted places.
     pub redactions: u64,
 }
 
@@ -105,7 +102,7 @@ pub struct Artifact {
 pub struct RefusedArtifact {
     /// Its path in the workspace, with unusual bytes escaped.
     pub path: String,
-    /// The reason, a word of a closed list.
+    /// A word of a closed list.
     pub why: RefusedBecause,
 }
 

@@ -1,31 +1,26 @@
 //! Patterns of artifacts: `result.json`, `reports/**`, `*.log`. Pure.
 //!
-//! A pattern is a path from the workspace's root. In a component `*` is any run of bytes; a component `**` is any run
-//! of components. All paths below a matching path match. Names are bytes: the agent chose them, and they may not be
-//! text.
+//! A pattern is a path from the workspace's root. `*` is any run of bytes in a component, the component `**` any run of
+//! components. A match includes all paths below. Names are bytes: the agent chose them, and they may not be text.
 
 use crate::error::{Error, Kind, Result};
 
-/// One pattern, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
     components: Vec<Vec<u8>>,
 }
 
-/// A directory's progress in each pattern: the components still to match below it.
+/// For each pattern, the components still to match below a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Progress(Vec<(usize, usize)>);
 
-/// All patterns of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Patterns(Vec<Pattern>);
 
-/// The result for a name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Look {
-    /// Indexes of the patterns that it matches, with all below it.
+    /// Indexes of the patterns that match the name, with all below it.
     pub(super) matches: Vec<usize>,
-    /// The patterns that may match below it.
     pub(super) below: Progress,
 }
 
@@ -69,17 +64,14 @@ impl Pattern {
 }
 
 impl Patterns {
-    /// Parses every pattern.
     pub(super) fn parse(texts: &[String]) -> Result<Patterns> {
         texts.iter().map(|text| Pattern::parse(text)).collect::<Result<_>>().map(Patterns)
     }
 
-    /// Whether the list is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The progress of the workspace's root.
     pub(super) fn root(&self) -> Progress {
         let mut reached = Vec::new();
         for (index, pattern) in self.0.iter().enumerate() {
@@ -88,7 +80,6 @@ impl Patterns {
         Progress(reached)
     }
 
-    /// Matches `name` in a directory with the progress `above`.
     pub(super) fn match_name(&self, above: &Progress, name: &[u8]) -> Look {
         let mut reached = Vec::new();
         for &(index, at) in &above.0 {
@@ -107,13 +98,12 @@ impl Patterns {
 }
 
 impl Progress {
-    /// Whether nothing below can match.
     pub(super) fn is_over(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Whether a name matches a component. Backtracks to the last `*` only: linear work for each name.
+/// Backtracks to the last `*` only: linear work for each name.
 fn fits(component: &[u8], name: &[u8]) -> bool {
     let (mut at, mut of_name) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -143,7 +133,6 @@ fn fits(component: &[u8], name: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Whether a path is an artifact, by the steps of a walk.
     fn is_artifact(patterns: &[&str], path: &[u8]) -> bool {
         let patterns = Patterns::parse(&patterns.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>()).unwrap();
         let mut progress = patterns.root();

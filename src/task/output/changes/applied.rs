@@ -1,92 +1,78 @@
-//! Options and result of applying changes.
-
 use super::path::TreePath;
 use super::record::{Entry, Node};
 
-/// The directory in the target for all prepared files. It is also the lock against a second apply.
+/// The target's directory for prepared files. It is also the lock against a second apply.
 pub(super) const STAGING: &str = ".brig-apply";
 
-/// Permissions beyond the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// Apply `.git` too: its hooks and configuration run the agent's commands as the user.
     pub(crate) include_git: bool,
     /// Overwrite the user's edits, and accept an incomplete record.
     pub(crate) force: bool,
-    /// Merge the agent's and the user's edits of different lines.
+    /// Merge edits of different lines.
     pub(crate) merge: bool,
-    /// Check only: write nothing, and return conflicts instead of an error.
+    /// Write nothing, and return conflicts instead of an error.
     pub(crate) dry_run: bool,
 }
 
-/// The result; with `dry_run` what would be done.
+/// With `dry_run`, what would be done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Applied {
-    /// The written or deleted paths.
     pub(crate) changed: Vec<TreePath>,
-    /// How many were as the agent left them already.
+    /// Paths that were as the agent left them already.
     pub(crate) already: usize,
-    /// Recorded changes that were not applied.
     pub(crate) left_out: Vec<LeftOut>,
-    /// Paths with both edits merged.
     pub(crate) merged: Vec<TreePath>,
-    /// Conflicts that `force` overwrote; with `dry_run` all conflicts.
+    /// Overwritten by `force`; with `dry_run` all.
     pub(crate) conflicts: Vec<Conflict>,
 }
 
-/// A change that was not made, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeftOut {
     pub(crate) path: TreePath,
     pub(crate) why: LeftOutReason,
 }
 
-/// The reason for leaving out a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeftOutReason {
-    /// It is in a `.git` directory.
     Git,
-    /// It is a link that may lead out of the tree.
+    /// A link that may lead out of the tree.
     LinkOut,
-    /// Its name is that of the staging directory.
+    /// The staging directory's name.
     OurName,
-    /// The directory still has other files.
+    /// A directory with other files.
     NotEmpty,
 }
 
-/// A path that differs from its base.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conflict {
     pub(crate) path: TreePath,
     pub(crate) difference: Difference,
 }
 
-/// How a path in the target differs from the recorded base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Difference {
-    /// It exists, and did not in the base.
+    /// The base did not have it.
     Exists,
-    /// It is gone.
     Missing,
     /// Content, mode, target or type differ.
     Changed,
     /// Both edits are in the same lines, or the file cannot be merged.
     Overlaps,
-    /// It was written while the agent ran.
     EditedMeanwhile,
-    /// A directory is in the place of the file. Never overwritten.
+    /// Never overwritten.
     IsDirectory,
-    /// A directory to remove has files that are not in the record. Never removed.
+    /// A directory to remove has unrecorded files. Never removed.
     NotEmpty,
     /// Its parent is a link, another file, or missing. Never worked around.
     NoParent,
-    /// It is on another mount. Never crossed.
+    /// Never crossed.
     MountPoint,
 }
 
 impl Difference {
-    /// The message after the path.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Difference::Exists => "is there already",
@@ -101,7 +87,7 @@ impl Difference {
         }
     }
 
-    /// Whether `force` overwrites it: a user's file, but never a directory or a path outside the tree.
+    /// A user's file yields, but never a directory or a path outside the tree.
     pub(super) fn yields_to_force(self) -> bool {
         use Difference::{
             Changed, EditedMeanwhile, Exists, IsDirectory, Missing, MountPoint, NoParent, NotEmpty, Overlaps,
@@ -113,7 +99,7 @@ impl Difference {
     }
 }
 
-/// The reason for leaving out an entry for any target, also with `force`.
+/// For any target, also with `force`.
 pub(super) fn left_out(entry: &Entry, options: Options) -> Option<LeftOutReason> {
     let first = entry.path.names().next().unwrap_or_default();
     if first.eq_ignore_ascii_case(STAGING.as_bytes()) {
@@ -133,8 +119,8 @@ pub(super) fn left_out(entry: &Entry, options: Options) -> Option<LeftOutReason>
     }
 }
 
-/// Whether a link at `path` may lead out of the tree, by its text alone. `..` after a name counts as out: the name may
-/// be a link, and `..` would be relative to its target.
+/// Whether a link's text may lead out of the tree. `..` after a name counts as out: the name may be a link, and `..`
+/// would be relative to its target.
 pub(crate) fn leads_out(path: &TreePath, target: &[u8]) -> bool {
     if target.first() == Some(&b'/') {
         return true;

@@ -1,8 +1,10 @@
-//! Applies a record and its copies to the user's tree. Everything is checked before the first write.
+//! Applies a record, which may have been edited, and its copies to the user's tree.
 //!
-//! In: a record that may have been edited, copies, the target's descriptor. Out: the changed target, or the old one.
-//! 1. Check all entries ([`super::check`]). 2. Stage all new content in the target ([`super::commit`]). 3. Delete, make
-//!    directories, move files and links. Never: a link followed, a byte outside the target, `.git` without the option.
+//! 1. Check all entries ([`super::check`]).
+//! 2. Stage all new content in the target ([`super::commit`]).
+//! 3. Delete, make directories, move files and links.
+//!
+//! Never: a link followed, a byte outside the target, `.git` without the option.
 
 use super::applied::{Applied, Conflict, Difference, Options};
 use super::check;
@@ -15,10 +17,9 @@ use std::fmt::Write;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-/// The most conflicts in an error.
 const LISTED: usize = 20;
 
-/// Applies all recorded changes to `target`, or none. `into` is the directory that [`super::collect`] wrote.
+/// Applies all recorded changes, or none.
 pub(crate) fn apply(changes: &Changes, into: &Path, target: BorrowedFd<'_>, options: Options) -> Result<Applied> {
     let step = || format!("apply the changes in `{}`", into.display());
     if !changes.complete && !options.force && !options.dry_run {
@@ -40,7 +41,6 @@ pub(crate) fn apply(changes: &Changes, into: &Path, target: BorrowedFd<'_>, opti
     Ok(plan.applied)
 }
 
-/// An error that lists the conflicts.
 fn refuse(conflicts: &[&Conflict]) -> Result<()> {
     if conflicts.is_empty() {
         return Ok(());

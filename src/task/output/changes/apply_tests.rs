@@ -1,6 +1,3 @@
-//! Applies changes of real overlays: the user gets the agent's tree, or nothing changes. Attempts to write outside
-//! fail.
-
 use super::lab::{Lab, is_root, picture};
 use super::{Applied, Changes, Difference, Form, LeftOutReason, Options, apply, leads_out};
 use crate::error::Kind;
@@ -13,7 +10,6 @@ const MERGE: Options = Options { merge: true, ..PLAIN };
 const FORCE: Options = Options { force: true, ..PLAIN };
 const DRY: Options = Options { dry_run: true, ..PLAIN };
 
-/// A lab after the agent's run, with the user's tree `target` as before.
 fn lab(form: Form, base: &str, agent: &str) -> Option<(Lab, Changes)> {
     let lab = Lab::new(form)?;
     lab.shell("base", &format!("umask 022; {base}"));
@@ -23,7 +19,7 @@ fn lab(form: Form, base: &str, agent: &str) -> Option<(Lab, Changes)> {
     Some((lab, changes))
 }
 
-/// The form with the fewest requirements: these tests are about the target.
+/// With the fewest requirements: these tests are about the target.
 fn simple(base: &str, agent: &str) -> Option<(Lab, Changes)> {
     lab(Form::User, base, agent)
 }
@@ -264,7 +260,6 @@ fn an_edit_during_the_run_is_a_conflict() {
     let Some((lab, mut changes)) = simple("echo a >a", "echo x >a") else { return };
     changes.entries[0].base_is_newer = true;
     unchanged(&lab, &changes, PLAIN, "`a` was edited while the agent ran");
-    // The recorded base has the user's first edit: a merge would take it for lines that the agent removed.
     lab.shell("target", "echo b >>a");
     unchanged(&lab, &changes, MERGE, "`a` was edited while the agent ran");
 }

@@ -1,5 +1,3 @@
-//! The base of a path, read for later comparison.
-
 use super::copy;
 use super::path::Raw;
 use super::record::{Base, Content};
@@ -9,7 +7,7 @@ use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, SystemTime};
 
-/// The base of `name` in `directory`. For a file over `limit`, or an unreadable one, only its time.
+/// Returns only the time of a file over `limit`, or of an unreadable one.
 pub(super) fn read(directory: BorrowedFd<'_>, name: &[u8], status: &Stat, limit: u64) -> Result<Base, Errno> {
     let mode = tree::permissions(status);
     Ok(match tree::file_type(status) {
@@ -34,7 +32,7 @@ fn digest(directory: BorrowedFd<'_>, name: &[u8], status: &Stat, limit: u64) -> 
     (read == size).then_some(digest)
 }
 
-/// Whether it was written after `started`. Never for a directory: each new name changes its time, and has its own.
+/// Never for a directory: each new name changes its time, and has its own.
 pub(super) fn is_newer(base: &Base, status: &Stat, started: SystemTime) -> bool {
     !matches!(base, Base::Directory { .. }) && changed(status).is_some_and(|changed| changed > started)
 }

@@ -1,22 +1,21 @@
-//! git's binary patch: the whole content, deflated, in base 85, between lines that name both blobs.
+//! git's binary patch: whole contents in base 85. As in git, both directions are written, so that the patch can be
+//! reversed.
 //!
 //! The deflate stream has stored blocks only: the format requires zlib but not compression, and binary files rarely get
-//! smaller. As in git, both directions are written, so that the patch can be reversed.
+//! smaller.
 
 use crate::files::hash::{hexadecimal, sha1};
 use std::io::{self, Write};
 
-/// The name for a missing blob.
 const NO_BLOB: &str = "0000000000000000000000000000000000000000";
 
 /// RFC 1924's digits, as git uses them.
 const DIGITS: &[u8; 85] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~";
-/// Bytes of one line before encoding. Its first letter is their number.
+/// Bytes of a line before encoding; its first letter is their number.
 const LINE: usize = 52;
-/// Bytes of one stored block of deflate.
 const BLOCK: usize = 65535;
 
-/// Writes both directions, after the line that names the blobs.
+/// Follows the line that names the blobs.
 pub(super) fn write(old: &[u8], new: &[u8], out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "GIT binary patch")?;
     for bytes in [new, old] {
@@ -27,13 +26,13 @@ pub(super) fn write(old: &[u8], new: &[u8], out: &mut impl Write) -> io::Result<
     Ok(())
 }
 
-/// git's full name of a content. SHA-1 is git's choice; nothing here relies on it.
+/// SHA-1 is git's choice; nothing here relies on it.
 pub(super) fn blob(content: Option<&[u8]>) -> String {
     let Some(bytes) = content else { return NO_BLOB.to_owned() };
     hexadecimal(&sha1(&[format!("blob {}\0", bytes.len()).as_bytes(), bytes]))
 }
 
-/// `bytes` as a zlib stream of stored blocks (RFC 1950, RFC 1951 section 3.2.4).
+/// A zlib stream of stored blocks (RFC 1950, RFC 1951 section 3.2.4).
 fn stored(bytes: &[u8]) -> Vec<u8> {
     let mut stream = vec![0x78, 0x01];
     let mut blocks = bytes.chunks(BLOCK).peekable();

@@ -1,7 +1,7 @@
 //! Compares the target with the record and plans the writes. Reads only.
 //!
 //! An entry equal to its base is to do, one equal to the agent's result is done, any other is a conflict. A directory
-//! is removed only if everything in it is removed too.
+//! is removed only with everything in it.
 
 use super::applied::{Applied, Conflict, Difference, LeftOut, LeftOutReason, Options, left_out};
 use super::copy;
@@ -15,39 +15,36 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The plan, each list in the order of execution.
+/// Each list is in the order of execution.
 #[derive(Debug, Default)]
 pub(super) struct Plan<'a> {
-    /// Removals, deepest first.
+    /// Deepest first.
     pub(super) removals: Vec<Removal<'a>>,
-    /// New directories, outermost first.
+    /// Outermost first.
     pub(super) directories: Vec<(&'a TreePath, u32)>,
-    /// Files, then links, to write.
+    /// Files, then links.
     pub(super) contents: Vec<PlannedWrite<'a>>,
-    /// Directories whose mode is set last, deepest first.
+    /// Set last, deepest first.
     pub(super) modes: Vec<(&'a TreePath, u32)>,
     pub(super) applied: Applied,
 }
 
-/// A removal; `None` is a directory, which must be empty by then.
+/// `None` is a directory, which must be empty by then.
 #[derive(Debug)]
 pub(super) struct Removal<'a> {
     pub(super) path: &'a TreePath,
     pub(super) seen: Option<FileStamp>,
 }
 
-/// A file or link to write.
 #[derive(Debug)]
 pub(super) struct PlannedWrite<'a> {
     pub(super) path: &'a TreePath,
     pub(super) node: &'a Node,
-    /// The file that it replaces; `None` if the name must be free.
+    /// `None` if the name must be free.
     pub(super) replaces: Option<FileStamp>,
-    /// Merged content that replaces the copy.
     pub(super) merged: Option<Merged>,
 }
 
-/// The merged content of a file with two edits.
 #[derive(Debug)]
 pub(super) struct Merged {
     pub(super) bytes: Vec<u8>,
@@ -74,18 +71,14 @@ impl FileStamp {
     }
 }
 
-/// The state of a path in the target.
 enum Found {
     Missing,
-    /// Equal to the agent's result.
     Done,
-    /// Equal to the base.
     Base(Stat),
     Other(Stat),
     Blocked(Difference),
 }
 
-/// Checks every entry against the target.
 pub(super) fn check<'a>(changes: &'a Changes, target: BorrowedFd<'_>, options: Options) -> Result<Plan<'a>> {
     let mut check = Check { changes, target, options, plan: Plan::default(), going: HashSet::new() };
     for entry in &changes.entries {
@@ -104,7 +97,6 @@ struct Check<'a, 'b> {
     target: BorrowedFd<'b>,
     options: Options,
     plan: Plan<'a>,
-    /// Paths that the removals delete.
     going: HashSet<&'a TreePath>,
 }
 
@@ -158,7 +150,6 @@ impl<'a> Check<'a, '_> {
         self.plan.applied.conflicts.push(Conflict { path: entry.path.clone(), difference });
     }
 
-    /// Plans the write for an entry, given the path's state.
     fn write(&mut self, entry: &'a Entry, there: Option<&Stat>) {
         let path = &entry.path;
         let there_is_directory = there.is_some_and(|status| tree::file_type(status) == FileType::Directory);
@@ -194,7 +185,6 @@ impl<'a> Check<'a, '_> {
         self.plan.removals.push(Removal { path, seen });
     }
 
-    /// Checks that a directory to remove has only entries to remove.
     fn directories_are_empty(&mut self) -> Result<()> {
         let mut kept = HashSet::new();
         // Deepest first: a directory that stays keeps its parents.
@@ -223,7 +213,6 @@ impl<'a> Check<'a, '_> {
         Ok(())
     }
 
-    /// Compares a path of the target with the entry.
     fn found(&self, entry: &Entry) -> Result<Found> {
         let step = || format!("look at `{}` in the target", entry.path);
         let parent = match tree::parent(self.target, &entry.path) {
@@ -252,14 +241,12 @@ impl<'a> Check<'a, '_> {
         Ok(Found::Other(status))
     }
 
-    /// Whether a missing directory above will be made.
     fn parent_will_be_made(&self, path: &TreePath) -> bool {
         self.is_above(path, |entry| {
             matches!(entry.now, Some(Node::Directory { .. })) && !matches!(entry.base, Some(Base::Directory { .. }))
         })
     }
 
-    /// Whether a directory above will be replaced or removed.
     fn parent_will_go(&self, path: &TreePath) -> bool {
         self.is_above(path, Entry::removes_directory)
     }

@@ -1,5 +1,3 @@
-//! Collects from real overlays and from hostile upper directories.
-
 use super::lab::{Lab, give_to_user, is_root, listing};
 use super::{Form, Limits, Reason};
 use std::fs;
@@ -8,7 +6,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 const FORMS: [Form; 2] = [Form::Trusted, Form::User];
 
-/// The skipped paths, as `path reason`.
 fn skipped(changes: &super::Changes) -> Vec<String> {
     let mut all: Vec<_> =
         changes.skipped.iter().map(|each| format!("{} {:?}", super::escape(&each.path.0), each.reason)).collect();
@@ -236,7 +233,6 @@ fn names_and_targets_are_taken_as_long_as_the_record_has_room_for_them() {
     check(3 * 4 + 101, 3);
     check(3 * 2, 2);
     check(0, 0);
-    // The list of skipped ones is bounded too.
     lab.shell("upper", "rm *; for n in 1 2 3 4 5 6; do mkfifo $n; done");
     let changes = lab.collect_with(&Limits { skipped_bytes: 8, ..Limits::default() }).unwrap();
     assert_eq!((changes.skipped.len(), changes.skipped_more, changes.complete), (3, 3, true));
@@ -318,7 +314,6 @@ fn a_symlink_as_the_store_is_refused() {
 fn a_directory_that_becomes_a_link_under_the_walk_is_not_followed() {
     let lab = Lab::new(Form::Plain).unwrap();
     lab.shell(".", "mkdir secrets; i=0; while [ $i -lt 50 ]; do echo host >secrets/$i; i=$((i+1)); done; mkdir upper/d upper/e; echo a >upper/d/mine");
-    // Another process swaps a directory and a link as fast as possible.
     symlink("../secrets", lab.at("link")).unwrap();
     let (here, there) = (lab.at("upper/d"), lab.at("link"));
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -348,7 +343,6 @@ fn a_directory_that_becomes_a_link_under_the_walk_is_not_followed() {
     assert!(leaked.is_empty(), "files of the host were taken: {leaked:?}");
 }
 
-/// Many names of one file are one copy with as many names in the store, and one file in the target.
 #[test]
 fn names_of_a_hard_link_are_links_in_the_store_and_where_they_are_applied() {
     let Some(lab) = Lab::new(Form::User) else { return };

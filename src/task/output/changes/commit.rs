@@ -1,8 +1,8 @@
-//! The writing half of applying: stage all content, then move it into place, and undo all steps after a failure.
+//! The writing half of applying: stages all content, moves it into place, and undoes all steps after a failure.
 //!
-//! New content is staged whole in one directory of the target before the first visible change: a full disk or a bad
-//! copy fails early. Then only renames follow. The same directory keeps replaced files until the end, so that every
-//! step can be undone. A crash leaves that directory with the old files and a list of their paths.
+//! All new content is in one directory of the target before the first visible change: a full disk or a bad copy fails
+//! early. That directory keeps replaced files until the end, so that every step can be undone. After a crash it has the
+//! old files and a list of their paths.
 
 use super::applied::STAGING;
 use super::check::{FileStamp, Plan, PlannedWrite, Removal};
@@ -22,16 +22,14 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The list of the old files' paths, for the user after a crash.
 const LIST: &str = "list";
 
-/// The undo of one step.
 enum Undo<'a> {
-    /// Moved from the target into the staging directory.
+    /// Moved into the staging directory.
     Restore { staged: String, path: &'a TreePath },
     /// Exchanged with a staged file.
     Exchange { staged: String, path: &'a TreePath },
-    /// Moved from the staging directory into the target.
+    /// Moved out of the staging directory.
     Withdraw { staged: String, path: &'a TreePath },
     /// A removed empty directory.
     Remake { path: &'a TreePath, mode: u32, owner: (u32, u32) },
@@ -79,14 +77,13 @@ struct Work<'a, 'b> {
     undo: Vec<Undo<'a>>,
     /// The staged name of each copy with several names.
     links: HashMap<Linked, String>,
-    /// As root, the owner of new files: the target's owner.
+    /// As root, the target's owner owns new files.
     owner: (u32, u32),
 }
 
-/// Identifies the names of one file: device and inode of the copy, its recorded content, mode and owner.
+/// Device and inode of the copy, its recorded content, mode and owner.
 type Linked = ((u64, u64), (Digest, u64), u32, (u32, u32));
 
-/// Names in the staging directory, for new content and replaced files.
 fn new_name(index: usize) -> String {
     format!("new-{index}")
 }
@@ -96,7 +93,7 @@ fn old_name(index: usize) -> String {
 }
 
 impl<'a> Work<'a, '_> {
-    /// Writes all new content, and the list of files to be replaced.
+    /// Also writes the list of files to be replaced.
     fn stage(&mut self, plan: &Plan<'a>, store: &Store) -> Result<()> {
         for (index, put) in plan.contents.iter().enumerate() {
             self.stage_one(&new_name(index), put, store).doing(|| format!("write `{}`", put.path))?;
@@ -162,7 +159,6 @@ impl<'a> Work<'a, '_> {
         }
     }
 
-    /// The visible steps: deletions, directories, files, links, modes.
     fn carry_out(&mut self, plan: &Plan<'a>) -> Result<()> {
         for (index, removal) in plan.removals.iter().enumerate() {
             self.remove(&old_name(index), removal).doing(|| format!("remove `{}`", removal.path))?;
@@ -242,7 +238,7 @@ impl<'a> Work<'a, '_> {
         }
     }
 
-    /// Checks that the replaced file is the checked one: a concurrent edit is not lost.
+    /// The replaced file must be the checked one: a concurrent edit is not lost.
     fn is_as_seen(&self, staged: &str, seen: FileStamp) -> Result<()> {
         let status =
             tree::status(self.staging.as_fd(), staged.as_bytes()).failing(Kind::Workspace, || "read what was there")?;
@@ -261,7 +257,7 @@ impl<'a> Work<'a, '_> {
         Ok(())
     }
 
-    /// Undoes every step, last first. Tries all; failures are added to the error.
+    /// Undoes all steps, last first, and adds failures to the error.
     fn take_back(&mut self, error: Error) -> Error {
         let mut failed = Vec::new();
         while let Some(undo) = self.undo.pop() {
@@ -309,7 +305,6 @@ impl<'a> Work<'a, '_> {
         }
     }
 
-    /// Removes the staging directory with unused content and old files.
     fn clear(&self) -> Result<()> {
         let step = || format!("remove `{STAGING}`");
         let names = Names::of(&self.staging).failing(Kind::Workspace, step)?;
@@ -320,7 +315,7 @@ impl<'a> Work<'a, '_> {
     }
 }
 
-/// Gives new files to the tree's owner: root's files would be a burden in a user's project.
+/// Root's files would be a burden in a user's project.
 fn set_owner(descriptor: impl AsFd, owner: (u32, u32)) -> std::result::Result<(), Errno> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());

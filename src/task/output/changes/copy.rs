@@ -1,4 +1,4 @@
-//! File contents: digests, comparison, and copies that keep holes and never read beyond the announced size.
+//! Digests, comparisons, and copies that keep holes and never read beyond the announced size.
 
 use crate::files::hash::{Sha256, sha256};
 use crate::files::next_data;
@@ -12,7 +12,6 @@ use std::os::unix::fs::FileExt;
 /// Bytes of one read: few calls, and still in the cache of one core.
 const CHUNK: usize = 256 << 10;
 
-/// A SHA-256 digest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Digest(pub(crate) [u8; 32]);
 
@@ -49,7 +48,7 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
-/// Fills a buffer from `offset`; less only at the end of the file.
+/// Reads less than the buffer only at the end of the file.
 pub(super) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -63,13 +62,12 @@ pub(super) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result
     Ok(filled)
 }
 
-/// The part of a buffer for `left` bytes.
 fn part(buffer: &mut [u8], left: u64) -> &mut [u8] {
     let length = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
     &mut buffer[..length]
 }
 
-/// The digest of the first `size` bytes of a file, and their actual number.
+/// Reads the first `size` bytes. Returns their actual number too.
 pub(in crate::task) fn digest(file: &File, size: u64) -> io::Result<(Digest, u64)> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; CHUNK];
@@ -86,12 +84,11 @@ pub(in crate::task) fn digest(file: &File, size: u64) -> io::Result<(Digest, u64
     Ok((Digest(hasher.finish()), offset))
 }
 
-/// The digest of bytes in memory.
 pub(in crate::task) fn digest_of(bytes: &[u8]) -> Digest {
     Digest(sha256(bytes))
 }
 
-/// Whether two files have the same first `size` bytes. Stops at the first different chunk.
+/// Stops at the first different chunk.
 pub(in crate::task) fn is_same(one: &File, other: &File, size: u64) -> io::Result<bool> {
     let (mut left, mut right) = (vec![0; CHUNK], vec![0; CHUNK]);
     let mut offset = 0;
@@ -105,24 +102,24 @@ pub(in crate::task) fn is_same(one: &File, other: &File, size: u64) -> io::Resul
     Ok(true)
 }
 
-/// The failed side of a copy: reading is the agent's file, writing is the store's.
+/// Reading fails for the agent's file, writing for the store's.
 #[derive(Debug)]
 pub(in crate::task) enum Failure {
     Read(io::Error),
     Write(io::Error),
 }
 
-/// Copies the first `size` bytes into the empty file `to`, holes as holes, and returns the copy's digest.
+/// Copies the first `size` bytes into the empty file `to`, holes as holes. Returns the copy's digest and size.
 ///
-/// Makes a reflink if the file system can, and digests the clone. Otherwise one pass reads, digests and writes:
-/// copy_file_range(2) would need a second pass for the digest, which could see other bytes.
+/// Digests a reflink if the file system can make one. Otherwise one pass reads, digests and writes: copy_file_range(2)
+/// would need a second pass for the digest, which could see other bytes.
 pub(in crate::task) fn copy(from: &File, size: u64, to: &File) -> Result<(Digest, u64), Failure> {
     if size > 0 && rustix::fs::ioctl_ficlone(to, from).is_ok() {
         let cloned = to.metadata().map_err(Failure::Write)?.len();
         if cloned == size {
             return digest(to, size).map_err(Failure::Write);
         }
-        // The size changed meanwhile: copy again, up to the announced size.
+        // The size changed: copy again, up to the announced size.
         ftruncate(to, 0).map_err(|errno| Failure::Write(errno.into()))?;
     }
     // Beyond the end everything looks like a hole.

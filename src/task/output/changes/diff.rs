@@ -1,8 +1,7 @@
-//! The changes as a patch for `git apply` and `patch -p1`.
+//! The changes as a patch for `git apply` and `patch -p1`, in git's format.
 //!
-//! In: a record, its copies, the base. Out: git's format: `diff --git`, modes, links as 120000, names quoted as git
-//! does. The result counts what a patch cannot express: directories, binary files (one line, or git's binary form on
-//! request), changed bases. Never: git itself, which would run what the tree configures.
+//! The result counts what a patch cannot express: directories, binary files, changed bases.
+//! Never: git itself, which would run what the tree configures.
 
 use super::binary;
 use super::copy;
@@ -20,21 +19,17 @@ use std::time::{Duration, Instant};
 
 /// Larger files are not compared: both sides are in memory.
 pub(in crate::task) const LARGEST_TEXT: u64 = 16 << 20;
-/// The time limit for one file's lines. Then the rest is replaced as one block.
+/// Time for one file's lines; then the rest is replaced as one block.
 const FILE_TIME: Duration = Duration::from_secs(2);
-/// The time limit for all files of a patch.
 const PATCH_TIME: Duration = Duration::from_secs(30);
 
-/// The contents of a patch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiffOptions {
     /// Include `.git`, for reading only: `git apply` refuses it.
     pub(crate) include_git: bool,
-    /// The form of binary files.
     pub(crate) binary: Binary,
 }
 
-/// The form of a binary file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Binary {
     /// `Binary files a/x and b/x differ`, for reading. `patch` skips it, `git apply` refuses the patch.
@@ -44,26 +39,24 @@ pub(crate) enum Binary {
     Literal,
 }
 
-/// A summary of the patch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Diffed {
-    /// The number of files and links in it.
+    /// Files and links in the patch.
     pub(crate) files: usize,
     /// Files with a note only: binary, or too large to compare.
     pub(crate) noted: Vec<TreePath>,
-    /// Files left out because their base has changed since the collection.
+    /// Left out: their base has changed since the collection.
     pub(crate) base_changed: Vec<TreePath>,
-    /// Files whose base has changed since, compared with the kept copy of the base.
+    /// Their base has changed since, so the kept copy of the base is compared.
     pub(crate) edited_since: Vec<TreePath>,
-    /// Files whose base the user edited while the agent ran. They are compared with that edit, which the agent may not
-    /// have seen.
+    /// The user edited their base while the agent ran. They are compared with that edit, which the agent may not have
+    /// seen.
     pub(crate) edited_meanwhile: Vec<TreePath>,
-    /// The number of files left out because they are in `.git`.
+    /// Files left out for `.git`.
     pub(crate) in_git: usize,
 }
 
-/// One side of a file or link.
 struct Side {
     /// `100644`, `100755` or `120000`.
     mode: &'static str,
@@ -75,17 +68,13 @@ enum Body {
     TooLarge,
 }
 
-/// The result of reading a side.
 enum Reading {
-    /// This side has no file or link.
     Absent,
     There(Side),
-    /// The base has changed.
     Changed,
 }
 
-/// Writes the patch to `out`. `into` is the directory that [`super::collect`] wrote; `lower` the base, if there was
-/// one.
+/// `into` is the directory that [`super::collect`] wrote.
 pub(crate) fn diff(
     changes: &Changes,
     into: &Path,
@@ -171,7 +160,7 @@ fn new_side(entry: &Entry, store: &Store) -> io::Result<Reading> {
     Ok(Reading::There(side))
 }
 
-/// The base, read again. Used only if it has the recorded digest.
+/// The base, if it has the recorded digest.
 fn old_side(entry: &Entry, lower: Option<BorrowedFd<'_>>) -> io::Result<Reading> {
     let (mode, size, content) = match &entry.base {
         None | Some(Base::Directory { .. } | Base::Other) => return Ok(Reading::Absent),
@@ -185,7 +174,7 @@ fn old_side(entry: &Entry, lower: Option<BorrowedFd<'_>>) -> io::Result<Reading>
     };
     let Some(lower) = lower else { return Ok(Reading::Changed) };
     let opened = tree::parent(lower, &entry.path).and_then(|parent| tree::file(parent.as_fd(), entry.path.name()));
-    // Removed, replaced by a link, or unreadable: not the base any more.
+    // Removed, replaced by a link, or unreadable.
     let Ok((file, status)) = opened else { return Ok(Reading::Changed) };
     if tree::size(&status) != size {
         return Ok(Reading::Changed);
@@ -202,7 +191,7 @@ fn old_side(entry: &Entry, lower: Option<BorrowedFd<'_>>) -> io::Result<Reading>
     })
 }
 
-/// The kept copy of the base. Not used if it is missing or differs from the record.
+/// The kept base, unless it is missing or differs from the record.
 fn kept_side(entry: &Entry, bases: &Store) -> io::Result<Reading> {
     let Some(Base::File { mode, size, content: Content::Sha256(expected) }) = &entry.base else {
         return Ok(Reading::Changed);
@@ -215,7 +204,6 @@ fn kept_side(entry: &Entry, bases: &Store) -> io::Result<Reading> {
     Ok(Reading::There(Side { mode: regular(*mode), content: Body::Bytes(bytes) }))
 }
 
-/// The part of a patch for one path.
 struct Patch<'a> {
     path: &'a TreePath,
     binary: Binary,
@@ -224,7 +212,7 @@ struct Patch<'a> {
 }
 
 impl Patch<'_> {
-    /// Writes the part; `false` if a patch cannot express the difference.
+    /// `false` if a patch cannot express the difference.
     fn write(&mut self, old: Option<&Side>, new: Option<&Side>, out: &mut impl Write) -> io::Result<bool> {
         match (old, new) {
             (None, None) => return Ok(false),
@@ -289,7 +277,7 @@ impl Patch<'_> {
     }
 }
 
-/// The names of both blobs. An unchanged mode is included: `patch` recognises a link by it.
+/// Includes an unchanged mode: `patch` recognises a link by it.
 fn write_index(
     old: Option<&Side>,
     new: Option<&Side>,
@@ -314,13 +302,13 @@ impl Side {
     }
 }
 
-/// Text has no NUL byte. (git checks the first 8000 bytes only; `patch` needs all.)
+/// git looks for a NUL in the first 8000 bytes only; `patch` needs all.
 pub(super) fn is_text(bytes: &[u8]) -> bool {
     !bytes.contains(&0)
 }
 
-/// A name as git writes it: quoted with C escapes if it has a quote, a backslash or a byte outside printable ASCII.
-/// Unlike git, names with a space are quoted too: without hunks `patch` ends an unquoted name at the space.
+/// As git writes it: quoted with C escapes if it has a quote, a backslash or a byte outside printable ASCII. Unlike
+/// git, quotes names with a space: without hunks `patch` ends an unquoted name there.
 fn quoted(prefix: &[u8], path: &TreePath) -> Vec<u8> {
     let whole = [prefix, path.as_bytes()].concat();
     if whole.iter().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\')) {

@@ -1,5 +1,3 @@
-//! Real `git apply` and `patch` accept the patches, and random trees survive the round trip.
-
 use super::lab::{Lab, picture};
 use super::{Binary, Changes, DiffOptions, Diffed, Form, Limits, Options, Workspace, apply, collect, diff};
 use proptest::prelude::*;
@@ -19,7 +17,6 @@ fn patch_of(lab: &Lab, changes: &Changes, options: DiffOptions) -> (Vec<u8>, Dif
     (patch, diffed)
 }
 
-/// Runs a tool on `patch` in a copy of the base.
 fn take(lab: &Lab, patch: &[u8], tool: &[&str]) -> Result<(), String> {
     fs::write(lab.at("patch"), patch).unwrap();
     lab.shell(".", "rm -rf taken; cp -a base taken");
@@ -37,7 +34,7 @@ fn take(lab: &Lab, patch: &[u8], tool: &[&str]) -> Result<(), String> {
 const GIT: &[&str] = &["git", "apply", "-p1", "--whitespace=nowarn"];
 const PATCH: &[&str] = &["patch", "-p1", "--no-backup-if-mismatch", "-s", "-i"];
 
-/// The parts of a tree that a patch can carry: files with the executable bit, and links.
+/// Files with the executable bit, and links.
 fn carried(root: &Path) -> BTreeMap<Vec<u8>, String> {
     let mut picture = picture(root);
     picture.retain(|path, what| !what.starts_with("directory") && !path.starts_with(b".git/"));
@@ -114,7 +111,7 @@ fn a_base_that_is_not_as_it_was_is_shown_as_it_was_or_left_out() {
     assert!(text.contains("+++ b/c\n") && !text.contains("secret"), "{text}");
 }
 
-/// A small random tree of few names, so that two trees have much in common.
+/// Few names, so that two random trees have much in common.
 #[derive(Clone, Debug)]
 enum Thing {
     Text(Vec<u8>, bool),
@@ -151,7 +148,6 @@ fn tree() -> impl Strategy<Value = BTreeMap<String, Thing>> {
     proptest::collection::btree_map(path, thing, 0..12)
 }
 
-/// Writes a tree; skips what another entry blocks.
 fn write(root: &Path, tree: &BTreeMap<String, Thing>) {
     fs::create_dir(root).unwrap();
     fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,4 +1,4 @@
-//! Files of the base that the sandbox did not show. The changes leave them out.
+//! Files of the base that the sandbox did not show: the changes leave them out.
 
 use super::overlay::Form;
 use super::path::TreePath;
@@ -9,17 +9,15 @@ use rustix::fs::{AtFlags, FileType, Stat, statat};
 use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
 
-/// The names that a sandbox hid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HiddenNames<'a> {
-    /// The patterns.
     pub(crate) patterns: &'a HiddenMatcher,
-    /// The layer with a whiteout for each hidden path, which has further names of hidden files too.
+    /// The layer with a whiteout for each hidden path, also for further names of hidden files.
     pub(crate) mask: Option<BorrowedFd<'a>>,
 }
 
 impl HiddenNames<'_> {
-    /// Whether a path was hidden, as one of its sides is or was.
+    /// Whether the path is or was hidden on one of its sides.
     pub(super) fn has(&self, path: &TreePath, sides: [Option<&Stat>; 2]) -> bool {
         let is_directory = |status: &Stat| tree::file_type(status) == FileType::Directory;
         let name = tree::name_path(path.as_bytes());
@@ -30,12 +28,11 @@ impl HiddenNames<'_> {
     }
 }
 
-/// Folders of the base that have hidden files. The agent may have deleted them, and they are not empty.
+/// Folders of the base with hidden files. The agent may have deleted them, and they are not empty.
 #[derive(Debug, Default)]
 pub(super) struct AboveHidden(HashSet<TreePath>);
 
 impl AboveHidden {
-    /// Adds the folders above a hidden path, if the base has it.
     pub(super) fn keep(&mut self, path: &TreePath, base: Option<&Stat>) {
         let mut above = base.and_then(|_| path.parent());
         while let Some(folder) = above {
@@ -46,7 +43,6 @@ impl AboveHidden {
         }
     }
 
-    /// Takes the deletions of these folders out of the changes.
     pub(super) fn leave_out(&self, changes: &mut Changes) {
         changes.entries.retain(|entry| entry.now.is_some() || !self.0.contains(&entry.path));
     }

@@ -1,7 +1,7 @@
-//! The hunks of a unified diff of two texts.
+//! The hunks of a unified diff. Lines are bytes with their newline.
 //!
-//! Lines include their newline, as bytes. The search for the shortest diff has a deadline. After it the rest is
-//! replaced as one block, which is longer and still correct.
+//! The search for the shortest diff has a deadline. After it the rest is replaced as one block, which is longer and
+//! still correct.
 
 use similar::{Algorithm, DiffOp, capture_diff_slices_deadline, group_diff_ops};
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use std::time::Instant;
 /// Unchanged lines around a change, as in git.
 const CONTEXT: usize = 3;
 
-/// Writes the hunks that turn `old` into `new`; nothing for equal texts.
+/// Nothing for equal texts.
 pub(super) fn write(old: &[u8], new: &[u8], deadline: Instant, out: &mut impl Write) -> io::Result<()> {
     let (old, new): (Vec<_>, Vec<_>) = (lines(old).collect(), lines(new).collect());
     // Skip equal ends: they are most of most files, and cost the algorithm time.
@@ -68,7 +68,7 @@ fn write_hunk(group: &[DiffOp], old: &[&[u8]], new: &[&[u8]], out: &mut impl Wri
     Ok(())
 }
 
-/// A range in a hunk's head: one-based, with its length unless it is one. An empty range has the line before it.
+/// One-based, with the length unless it is one. An empty range has the line before it.
 fn place(range: &Range<usize>) -> String {
     match range.len() {
         0 => format!("{},0", range.start),

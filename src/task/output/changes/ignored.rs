@@ -1,10 +1,9 @@
-//! Files that git ignores in the base, such as build output. The changes leave them out and count them.
+//! Files that git ignores in the base, such as build output: the changes leave them out and count them.
 //!
-//! The rules are those of the base: its `.gitignore` files and `.git/info/exclude`. For a folder of a repository they include the rules of the
-//! folders above ([`Above`]). A rule that the agent wrote hides nothing. A file that
-//! git tracks is never ignored; the index of the base contains those. Without an index git tracks nothing. If there is an index that cannot be read,
-//! everything in the base counts as tracked. A worktree has its index and its excluded names in its repository.
-//! Never here: git itself, the user's own ignore file, a file of the agent's.
+//! The rules and the index are those of the base, or of the repository above it ([`Above`]): a rule that the agent
+//! wrote hides nothing. git never ignores a tracked file. With an unreadable index, everything in the base counts as
+//! tracked.
+//! Never here: git itself, the user's own ignore file.
 
 use super::index::{self, Above, Index, Worktree};
 use super::path::TreePath;
@@ -21,19 +20,17 @@ const LONGEST_RULES: u64 = 1 << 20;
 /// A longer index is not read: it has millions of files.
 const LONGEST_INDEX: u64 = 256 << 20;
 
-/// The rules for a directory: its own, and its parents'.
 pub(super) struct Rules {
-    /// How many bytes of a path in the repository lead to the directory.
+    /// Bytes of a path in the repository that lead to the directory.
     depth: usize,
     own: Gitignore,
     above: Option<Rc<Rules>>,
 }
 
-/// The tracked paths, in byte order.
+/// In byte order.
 pub(super) struct Tracked(Vec<Box<[u8]>>);
 
 impl Rules {
-    /// The rules of the whole repository, from its `info/exclude`.
     fn of_repository(lower: BorrowedFd<'_>, worktree: Option<&Worktree>) -> Option<Rc<Rules>> {
         match worktree {
             Some(worktree) => Rules::read(worktree.repository.as_fd(), b"info/exclude", 0, None),
@@ -41,7 +38,6 @@ impl Rules {
         }
     }
 
-    /// The rules in a directory of the repository, below those of the directory that holds it. `depth` bytes of a path lead to the directory.
     pub(super) fn of(directory: BorrowedFd<'_>, depth: usize, above: Option<Rc<Rules>>) -> Option<Rc<Rules>> {
         Rules::read(directory, b".gitignore", depth, above.clone()).or(above)
     }
@@ -62,7 +58,7 @@ impl Rules {
         Some(Rc::new(Rules { depth, own, above }))
     }
 
-    /// Whether the nearest rule that fits ignores the path. The path starts at the top of the repository and is below the directory.
+    /// Whether the nearest matching rule ignores a path of the repository. The path is below the directory.
     pub(super) fn ignore(&self, path: &[u8], is_directory: bool) -> bool {
         let mut rules = Some(self);
         while let Some(each) = rules {
@@ -77,19 +73,17 @@ impl Rules {
     }
 }
 
-/// The rules and the index of a base.
 #[derive(Default)]
 pub(super) struct Repository<'a> {
-    /// The rules above those of the base's own `.gitignore`.
+    /// Those above the base's own `.gitignore`.
     pub(super) rules: Option<Rc<Rules>>,
     /// `None` if the index cannot be read or is not understood.
     pub(super) tracked: Option<Tracked>,
-    /// The path of the base in the repository: empty, or with a slash at the end.
+    /// The base's path in the repository: empty, or with a slash at the end.
     pub(super) prefix: &'a [u8],
 }
 
 impl<'a> Repository<'a> {
-    /// Reads the rules and the index of the base, or those of the repository `above` it.
     pub(super) fn of(lower: BorrowedFd<'_>, worktree: Option<&Worktree>, above: Option<&'a Above>) -> Repository<'a> {
         // Rules that ignore the base itself do not hold in it: the user named the folder and wants its changes.
         above.and_then(|above| Repository::of_above(worktree, above)).unwrap_or_else(|| Repository {
@@ -99,7 +93,7 @@ impl<'a> Repository<'a> {
         })
     }
 
-    /// The repository above the base; `None` if its rules ignore the base.
+    /// `None` if the repository's rules ignore the base.
     fn of_above(worktree: Option<&Worktree>, above: &'a Above) -> Option<Repository<'a>> {
         let top = above.folders.first()?.as_fd();
         let mut rules = Rules::of_repository(top, worktree);
@@ -118,7 +112,6 @@ impl<'a> Repository<'a> {
 }
 
 impl Tracked {
-    /// Reads the index of a repository: the paths below `prefix`. `None` if there is one that cannot be read or is not understood.
     fn of_repository(top: BorrowedFd<'_>, worktree: Option<&Worktree>, prefix: &[u8]) -> Option<Tracked> {
         // A `.git` that is a file and no worktree's, as in a submodule, is NOTDIR: its index is elsewhere.
         let (file, status) = match index::open(top, worktree) {
@@ -133,7 +126,7 @@ impl Tracked {
         parse(bytes, prefix).map(Tracked)
     }
 
-    /// Whether git tracks the path or one below it.
+    /// Also if git tracks a path below.
     pub(super) fn has(&self, path: &TreePath) -> bool {
         let path = path.as_bytes();
         let exact = self.0.binary_search_by(|each| each.as_ref().cmp(path)).is_ok();
@@ -143,7 +136,7 @@ impl Tracked {
     }
 }
 
-/// The names in an index that begin with `prefix`, without it; `None` if the index is not understood.
+/// The names below `prefix`, without it; `None` if the index is not understood.
 fn parse(bytes: Vec<u8>, prefix: &[u8]) -> Option<Vec<Box<[u8]>>> {
     let (mut names, mut index) = (Vec::new(), Index::new(bytes).ok()?);
     while index.read_entry().ok()?.is_some() {
@@ -202,7 +195,6 @@ mod tests {
         assert!(parse(Vec::new(), &[]).is_none() && parse(b"DIRC\0\0\0\x02\0\0\0\x01".to_vec(), &[]).is_none());
     }
 
-    /// Compares every path with the answer of git.
     #[test]
     fn what_is_ignored_is_what_git_ignores() {
         let lab = tempfile::tempdir().unwrap();

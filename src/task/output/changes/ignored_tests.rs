@@ -1,12 +1,9 @@
-//! What git ignores is left out of the changes: by the rules of the base, of its worktree and of the repository above it.
-
 use super::lab::{Lab, listing};
 use super::{Form, Limits};
 use std::fs;
 
 const FORMS: [Form; 2] = [Form::Trusted, Form::User];
 
-/// The first paths that were left out.
 fn ignored(changes: &super::Changes) -> Vec<String> {
     changes.first_ignored.iter().map(ToString::to_string).collect()
 }
@@ -63,7 +60,7 @@ fn a_worktree_and_a_folder_without_an_index_have_the_rules_of_git() {
         let changes = lab.collect();
         assert_eq!(listing(&changes), ["added code file 0644 2", "modified tracked.log file 0644 7"], "{form:?}");
         assert_eq!(ignored(&changes), ["a.log", "mine", "target"]);
-        // The file names a repository that does not name the worktree: its rules and its index are not read.
+        // The file names a repository that does not name the worktree: nothing of that is read.
         fs::remove_dir_all(lab.at("out")).unwrap();
         fs::write(lab.at("main/.git/worktrees/base/gitdir"), "/elsewhere/.git\n").unwrap();
         let changes = lab.collect();

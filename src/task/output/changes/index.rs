@@ -1,7 +1,6 @@
-//! Reads the index of a git repository (gitformat-index(5)), versions 2 to 4 with SHA-1: tracked files with their stat
-//! data.
+//! The index of a git repository (gitformat-index(5)), versions 2 to 4 with SHA-1.
 //!
-//! In: the index file. Out: its entries in order. A split or a sparse index lacks files: an error at its end.
+//! A split or a sparse index lacks files: an error at its end.
 
 use super::path::TreePath;
 use super::tree;
@@ -13,39 +12,32 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Bytes of an entry before its name.
 const FIXED: usize = 62;
 
-/// An index of an unknown form.
 #[derive(Debug)]
 pub(super) struct Malformed;
 
-/// An index, read entry by entry.
 pub(super) struct Index {
     bytes: Vec<u8>,
     version: u32,
-    /// The offset of the next entry.
     at: usize,
-    /// The number of remaining entries.
     left: u32,
     name: Vec<u8>,
 }
 
-/// A file's stat data when git read its content; numbers are cut to 32 bits.
+/// Stat data of a file when git read its content; numbers are cut to 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IndexEntry {
-    /// The time of the inode's last change, in seconds and nanoseconds.
+    /// The inode's last change, in seconds and nanoseconds.
     pub(super) changed: [u32; 2],
-    /// The time of the last write.
     pub(super) modified: [u32; 2],
     pub(super) inode: u32,
     /// The type and the executable bit.
     pub(super) mode: u32,
     pub(super) size: u32,
-    /// The name of the blob.
     pub(super) blob: [u8; 20],
-    /// Whether the blob is the file's content: not in a conflict, and not `git add --intent-to-add`.
+    /// The blob is the file's content: not in a conflict, and not `git add --intent-to-add`.
     pub(super) has_content: bool,
 }
 
-/// The folders of a worktree's repository (git-worktree(1)).
 #[derive(Debug)]
 pub(in crate::task) struct Worktree {
     /// The worktree's folder, with its index.
@@ -54,16 +46,16 @@ pub(in crate::task) struct Worktree {
     pub(in crate::task) repository: OwnedFd,
 }
 
-/// The repository of a folder that is below the top of one.
+/// The repository of a folder below the top.
 #[derive(Debug)]
 pub(in crate::task) struct Above {
-    /// The folders from the top of the repository down to the one that holds the folder.
+    /// From the top down to the one that holds the folder.
     pub(in crate::task) folders: Vec<OwnedFd>,
-    /// The path of the folder from the top, with a slash at the end.
+    /// The folder's path from the top, with a slash at the end.
     pub(in crate::task) prefix: Vec<u8>,
 }
 
-/// Opens the index of the folder `lower`. A worktree has its index in its repository.
+/// A worktree has its index in its repository.
 pub(super) fn open(lower: BorrowedFd<'_>, worktree: Option<&Worktree>) -> Result<(File, Stat), Errno> {
     match worktree {
         Some(worktree) => tree::file(worktree.own.as_fd(), b"index"),
@@ -85,12 +77,11 @@ impl Index {
         Ok(Index { bytes, version, at: 12, left, name: Vec::new() })
     }
 
-    /// The path of the last entry.
     pub(super) fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// Reads the next entry; `None` at the end of a complete index.
+    /// `None` at the end of a complete index.
     pub(super) fn read_entry(&mut self) -> Result<Option<IndexEntry>, Malformed> {
         if self.left == 0 {
             return self.check_extensions().map(|()| None);
@@ -129,7 +120,7 @@ impl Index {
         Ok(Some(entry))
     }
 
-    /// Checks the extensions, which a digest follows.
+    /// A digest follows the extensions.
     fn check_extensions(&self) -> Result<(), Malformed> {
         let mut rest = self.bytes.get(self.at..).ok_or(Malformed)?;
         while rest.len() > 20 {
@@ -143,7 +134,7 @@ impl Index {
     }
 }
 
-/// A number of version 4: seven bits a byte, highest first, each further byte counting from one.
+/// Version 4: seven bits a byte, highest first, each further byte counting from one.
 fn offset(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let mut value = 0_usize;
     for (index, byte) in bytes.iter().take(5).enumerate() {

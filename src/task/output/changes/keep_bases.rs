@@ -1,7 +1,7 @@
-//! Keeps the bases of changed text files, which the user may edit before reviewing the changes.
+//! Keeps the bases of changed text files, which the user may edit before the review.
 //!
-//! [`keep`] copies them from the folder after the agent's end. A user's earlier edit is in that copy. [`BaseWriter`]
-//! then replaces it by the content at the start, if that is known.
+//! [`keep`] copies them from the folder after the agent's end, with a user's earlier edits. [`BaseWriter`] replaces
+//! such a copy by the content at the start, if that is known.
 
 use super::binary;
 use super::copy;
@@ -18,10 +18,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Instant;
 
-/// The name of a record.
 const RECORD: &str = "changes.json";
 
-/// Copies the bases of `changes` from `lower` to `<into>/bases`, at most `left` bytes and until `end`.
+/// Copies bases from `lower` to `<into>/bases`, at most `left` bytes and until `end`.
 pub(super) fn keep(changes: &Changes, lower: BorrowedFd<'_>, into: &Path, mut left: u64, end: Instant) -> Result<()> {
     let mut store = None;
     for entry in changes.entries.iter().filter(|entry| !entry.path.is_in_git()) {
@@ -47,19 +46,17 @@ pub(super) fn keep(changes: &Changes, lower: BorrowedFd<'_>, into: &Path, mut le
     Ok(())
 }
 
-/// Replaces bases of a record.
 pub(in crate::task) struct BaseWriter<'a> {
     changes: Changes,
     into: &'a Path,
     store: Option<Store>,
-    /// Bytes that may still be written.
     left: u64,
     is_changed: bool,
     untouched: Vec<TreePath>,
 }
 
 impl<'a> BaseWriter<'a> {
-    /// Opens the record in `into`, which [`super::collect`] wrote. The bases take at most `most` bytes.
+    /// The bases take at most `most` bytes.
     pub(in crate::task) fn open(into: &'a Path, most: u64) -> Result<BaseWriter<'a>> {
         let changes = Changes::load(&into.join(RECORD))?;
         let left = most.min(super::Limits::default().base_bytes);
@@ -70,7 +67,7 @@ impl<'a> BaseWriter<'a> {
         &self.changes
     }
 
-    /// Makes `bytes` an entry's base if they match what is known of it. Skips binary content.
+    /// Makes `bytes` a base if they match what is known of it. Skips binary content.
     pub(in crate::task) fn put(&mut self, known: &KnownBase, bytes: &[u8]) -> Result<()> {
         let is_known = match &known.content {
             KnownContent::Blob(name) => bytes.len() as u64 == known.size && binary::blob(Some(bytes)) == *name,
@@ -110,7 +107,7 @@ impl<'a> BaseWriter<'a> {
         Ok(())
     }
 
-    /// Writes the record. Returns the files that are unchanged since the start, and are removed from it.
+    /// Returns the files unchanged since the start, which leave the record.
     pub(in crate::task) fn finish(self) -> Result<Vec<TreePath>> {
         if self.is_changed {
             self.changes.save(&self.into.join(RECORD))?;

@@ -1,4 +1,4 @@
-//! For tests: trees on disk, and an agent's work through a real overlay in a separate mount namespace.
+//! Trees on disk, and an agent's work through a real overlay in a separate mount namespace.
 
 use super::{Changes, Form, Limits, Workspace, collect};
 use std::collections::BTreeMap;
@@ -9,10 +9,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The ordinary user of tests that run as root.
 const ORDINARY_USER: u32 = 65534;
 
-/// A directory with `base`, `upper`, `work`, `merged`, `result` (a copy of the merged view) and `out` (the collection).
+/// `result` is a copy of the merged view, `out` the collection.
 pub(super) struct Lab {
     directory: tempfile::TempDir,
     pub(super) form: Form,
@@ -45,13 +44,11 @@ impl Lab {
         File::open(self.at(name)).unwrap().into()
     }
 
-    /// Runs a shell script in `directory` of the lab, which must succeed.
     pub(super) fn shell(&self, directory: &str, script: &str) {
         let output = Command::new("sh").args(["-euc", script]).current_dir(self.at(directory)).output().unwrap();
         assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Runs the agent's shell script in its workspace.
     pub(super) fn agent(&self, script: &str) {
         self.attempt(script).unwrap_or_else(|error| panic!("{script}: {error}"));
     }
@@ -118,14 +115,13 @@ pub(super) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Gives a file to the ordinary user, if the tests run as root.
 pub(super) fn give_to_user(path: &Path) {
     if is_root() {
         chown(path, Some(ORDINARY_USER), Some(ORDINARY_USER)).unwrap();
     }
 }
 
-/// `added a/b file 0644` and so on, for comparison.
+/// Lines such as `added a/b file 0644`.
 pub(super) fn listing(changes: &Changes) -> Vec<String> {
     let describe = |entry: &super::Entry| {
         let what = match &entry.now {
@@ -139,7 +135,6 @@ pub(super) fn listing(changes: &Changes) -> Vec<String> {
     changes.entries.iter().map(describe).collect()
 }
 
-/// Every path of a tree with its type, mode, content or target, for comparison.
 pub(super) fn picture(root: &Path) -> BTreeMap<Vec<u8>, String> {
     let mut picture = BTreeMap::new();
     let mut left = vec![root.to_path_buf()];

@@ -1,8 +1,6 @@
-//! Three-way merge: joins the user's and the agent's edits of different lines of a text.
+//! Three-way merge: joins the user's and the agent's edits of different lines.
 //!
-//! In: a plan with conflicts, the copies of the agent's files and of their bases. Out: the plan with merged content and
-//! the remaining conflicts. Adjoining edits are a conflict: their combination is untested. Never: conflict markers in a
-//! file.
+//! Adjoining edits are a conflict: their combination is untested. Never: conflict markers in a file.
 
 use super::applied::{Conflict, Difference};
 use super::check::{FileStamp, Merged, Plan, PlannedWrite};
@@ -21,14 +19,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Bytes of all merged files together, which are in memory.
+/// Bytes of all merged files, which are in memory.
 const MOST_BYTES: usize = 256 << 20;
-/// The time limit for one file's lines.
 const FILE_TIME: Duration = Duration::from_secs(2);
-/// The time limit for all files.
 const MERGE_TIME: Duration = Duration::from_secs(30);
 
-/// Merges conflicting files and removes their conflicts. `into` is the directory that [`super::collect`] wrote.
 pub(super) fn resolve(plan: &mut Plan<'_>, changes: &Changes, into: &Path, target: BorrowedFd<'_>) {
     let (Ok(copies), Ok(bases)) = (Store::open(into), Store::open_at(into, BASES)) else { return };
     let end = Instant::now() + MERGE_TIME;
@@ -58,7 +53,7 @@ pub(super) fn resolve(plan: &mut Plan<'_>, changes: &Changes, into: &Path, targe
     }
 }
 
-/// Joins both edits of one file; `None` if they overlap or a side differs from the record.
+/// `None` if the edits overlap or a side differs from the record.
 fn one(
     entry: &Entry,
     put: &PlannedWrite<'_>,
@@ -103,7 +98,7 @@ fn edits(base: &[&[u8]], side: &[&[u8]], deadline: Instant) -> Vec<Edit> {
     edits.map(|operation| (operation.old_range(), operation.new_range())).collect()
 }
 
-/// Joins both edits of a text; `None` where they adjoin and differ.
+/// `None` where edits adjoin and differ.
 fn merge(base: &[u8], ours: &[u8], theirs: &[u8], deadline: Instant) -> Option<Vec<u8>> {
     let [base, ours, theirs] = [base, ours, theirs].map(|text| lines(text).collect::<Vec<_>>());
     let mut left = edits(&base, &ours, deadline).into_iter().peekable();
@@ -138,7 +133,7 @@ fn merge(base: &[u8], ours: &[u8], theirs: &[u8], deadline: Instant) -> Option<V
     Some(merged.concat())
 }
 
-/// A side's lines in place of the base's lines `start..end`; `None` if it did not edit them.
+/// A side's lines for the base's `start..end`; `None` if it did not edit them.
 fn part<'a, 'b>(side: &'b [&'a [u8]], edits: &[Edit], start: usize, end: usize) -> Option<&'b [&'a [u8]]> {
     let (first, last) = (edits.first()?, edits.last()?);
     side.get(first.1.start - (first.0.start - start)..last.1.end + (end - last.0.end))

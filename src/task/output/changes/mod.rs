@@ -1,11 +1,8 @@
 //! An agent's changes: collected from its overlay, shown as a patch, applied to the user's tree.
 //!
-//! In: descriptors of an overlay's upper directory and its base. Out: a record and plain copies ([`collect`]), a patch
-//! ([`diff`]), a changed tree ([`apply`]), a list of files that could run later ([`runnable`]).
-//!
-//! The agent's names, types, sizes, links and contents are hostile: they are read through [`tree`] only, on
-//! descriptors. Results are plain copies. The record may be edited before its use, so each step checks it again. Never:
-//! running git, following a link, opening anything but files and directories, a path of the host below a tree.
+//! The agent's names, types, sizes, links and contents are hostile: only [`tree`] reads them, on descriptors. The
+//! record may be edited before its use, so each step checks it again.
+//! Never: running git, following a link, opening anything but files and directories, a path of the host below a tree.
 
 mod applied;
 mod apply;

@@ -1,27 +1,26 @@
 //! Paths of names that an agent chose, and their text form.
 //!
-//! A name is bytes: it may contain newlines, terminal sequences, or invalid UTF-8. [`escape`] writes it as plain text
-//! without loss and without terminal sequences. JSON and all messages use that form.
+//! A name may contain newlines, terminal sequences, or invalid UTF-8. [`escape`] writes it as plain text without loss,
+//! for JSON and all messages.
 
 use crate::task::redact::display::is_deceptive;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 
-/// The longest path that the kernel takes in one call (PATH_MAX, with its NUL).
+/// PATH_MAX without its NUL.
 const LONGEST: usize = 4095;
-/// The longest single name (NAME_MAX).
+/// NAME_MAX.
 const LONGEST_NAME: usize = 255;
 
-/// Bytes that are text only after escaping: the target of a symbolic link.
+/// Text only after escaping: the target of a symbolic link.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Raw(pub(crate) Vec<u8>);
 
-/// A path below the root of a tree: relative, without an empty component, `.`, `..` or NUL. The type is the proof.
+/// Relative to a tree's root, without an empty component, `.`, `..` or NUL. The type is the proof.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TreePath(Box<[u8]>);
 
 impl TreePath {
-    /// Checks `bytes`. The error is the reason.
     pub(crate) fn new(bytes: impl Into<Vec<u8>>) -> Result<TreePath, &'static str> {
         let bytes: Vec<u8> = bytes.into();
         if bytes.len() > LONGEST {
@@ -44,7 +43,7 @@ impl TreePath {
         Ok(TreePath(bytes.into_boxed_slice()))
     }
 
-    /// The path of `name` in the directory `self` (`None` is the root of the tree).
+    /// `None` is the root of the tree.
     pub(crate) fn join(directory: Option<&TreePath>, name: &[u8]) -> Result<TreePath, &'static str> {
         let mut bytes = directory.map(|above| above.0.to_vec()).unwrap_or_default();
         if !bytes.is_empty() {
@@ -58,37 +57,34 @@ impl TreePath {
         &self.0
     }
 
-    /// The components, outermost first; at least one.
+    /// Outermost first; at least one.
     pub(crate) fn names(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
         self.0.split(|byte| *byte == b'/')
     }
 
-    /// Its directory; `None` for the root of the tree.
     pub(crate) fn parent(&self) -> Option<TreePath> {
         let cut = self.0.iter().rposition(|byte| *byte == b'/')?;
         Some(TreePath(self.0[..cut].into()))
     }
 
-    /// The last component.
     pub(crate) fn name(&self) -> &[u8] {
         let start = self.0.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
         &self.0[start..]
     }
 
-    /// Whether it is a Git directory or in one. Names that other file systems take for `.git` count too: vfat and a
-    /// case-insensitive ext4 open `.git` under each of them.
+    /// Names that other file systems take for `.git` count too: vfat and a case-insensitive ext4 open `.git` under
+    /// each.
     pub(crate) fn is_in_git(&self) -> bool {
         self.names().any(|name| name.eq_ignore_ascii_case(b".git") || name.eq_ignore_ascii_case(b"git~1"))
     }
 }
 
-/// Whether a character is shown unescaped: no control character, no invisible one, none that changes the text's
-/// direction.
+/// Not a control character, not invisible, and without effect on the text's direction.
 fn is_plain(character: char) -> bool {
     !character.is_control() && character != '\\' && !is_deceptive(character)
 }
 
-/// `bytes` as plain text: a character that is not printable becomes `\xNN`, a backslash `\\`.
+/// A character that is not printable becomes `\xNN`, a backslash `\\`.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     use fmt::Write;
     let mut text = String::with_capacity(bytes.len());
@@ -111,18 +107,18 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
     text
 }
 
-/// The length of `bytes` in a record: escaped, and as JSON.
+/// In a record: escaped, and as JSON.
 pub(crate) fn written(bytes: &[u8]) -> u64 {
     json_length(&escape(bytes))
 }
 
-/// The length of an escaped text as JSON, which escapes quotes and backslashes again.
+/// JSON escapes quotes and backslashes again.
 pub(crate) fn json_length(text: &str) -> u64 {
     let more = text.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
     (text.len() + more + 2) as u64
 }
 
-/// The bytes of a text that [`escape`] wrote; `None` for any other text.
+/// Reverses [`escape`]; `None` for any other text.
 pub(crate) fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

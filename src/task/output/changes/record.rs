@@ -1,43 +1,38 @@
-//! `changes.json`: an agent's changes as a versioned record, checked as a whole when it is read.
+//! `changes.json`: an agent's changes as a versioned record.
 //!
-//! It may have been edited by hand, so it is not trusted. Paths are [`TreePath`]s, and entries must agree with each
-//! other. Files are checked again on the disk before they are applied.
+//! It may have been edited by hand: its paths and the agreement of its entries are checked when it is read.
 
 use super::copy::Digest;
 use super::path::{Raw, TreePath};
 use crate::sandbox::size;
 use serde::{Deserialize, Serialize};
 
-/// All differences between the base and the agent's result, ordered by path (a directory before its contents).
+/// Ordered by path: a directory is before its contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// One for each different path.
     pub(crate) entries: Vec<Entry>,
-    /// Skipped paths with the reason; the first [`super::Limits::skipped`] of them.
+    /// The first [`super::Limits::skipped`] of them.
     pub(crate) skipped: Vec<Skipped>,
-    /// How many more were skipped.
     pub(crate) skipped_more: u64,
-    /// Whether the whole tree was read. If not, a limit on the number or the depth of names was reached.
+    /// `false` if a limit on the number or the depth of names was reached.
     pub(crate) complete: bool,
-    /// The number of ignored paths; a directory counts as one.
+    /// A directory counts as one.
     pub(crate) ignored: u64,
-    /// The first of them.
     pub(crate) first_ignored: Vec<TreePath>,
 }
 
-/// One different path. At least one of `base` and `now` is there.
+/// At least one of `base` and `now` is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) path: TreePath,
-    /// The agent's result; `None` if it was deleted.
+    /// `None` if it was deleted.
     pub(crate) now: Option<Node>,
-    /// The base; `None` if the path is new.
+    /// `None` if the path is new.
     pub(crate) base: Option<Base>,
-    /// Whether the base was written after the agent's start: the user edited the same path meanwhile.
+    /// The user wrote the base after the agent's start.
     pub(crate) base_is_newer: bool,
 }
 
-/// The agent's result under a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     Directory { mode: u32 },
@@ -45,7 +40,6 @@ pub(crate) enum Node {
     Symlink { target: Raw },
 }
 
-/// The base of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
     Directory { mode: u32 },
@@ -54,15 +48,13 @@ pub(crate) enum Base {
     Other,
 }
 
-/// Identifies the content of a base's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     Sha256(Digest),
-    /// Too large or unreadable: its time of modification (seconds, nanoseconds).
+    /// Too large or unreadable: the time of modification (seconds, nanoseconds).
     Unread([i64; 2]),
 }
 
-/// How a path differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Change {
@@ -71,17 +63,14 @@ pub(crate) enum Change {
     Deleted,
 }
 
-/// A skipped path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Skipped {
     pub(crate) path: Raw,
     pub(crate) reason: Reason,
-    /// The system's error, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cause: Option<String>,
 }
 
-/// The reason for skipping a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Reason {
@@ -90,28 +79,23 @@ pub(crate) enum Reason {
     Socket,
     /// It or its base cannot be read.
     Unreadable,
-    /// The file is over the limit for one file.
     TooLarge,
-    /// The limit for all files together would be exceeded.
     OverTotal,
-    /// The task's disk limit would be exceeded.
     OverDisk,
-    /// The time limit was reached; the rest of this directory was not read.
+    /// The rest of this directory was not read.
     OutOfTime,
-    /// The limit of depth or length was reached; nothing below was read.
+    /// Nothing below was read.
     TooDeep,
-    /// The limit on names or their bytes was reached; the rest of this directory was not read.
+    /// The rest of this directory was not read.
     TooMany,
-    /// It changed while it was read.
     Changing,
-    /// Only the setuid or setgid bit was left out; the file itself was taken.
+    /// Only the setuid or setgid bit was left out, not the file.
     SetIdBits,
-    /// Its name is hidden: the folder may have a file of this name that the agent did not see.
+    /// The folder may have a file of this name that the agent did not see.
     Hidden,
 }
 
 impl Reason {
-    /// The reason as a message.
     pub(crate) fn words(self) -> String {
         let limits = super::Limits::default();
         match self {
@@ -147,14 +131,12 @@ impl Entry {
         }
     }
 
-    /// Whether a directory was removed or replaced.
     pub(crate) fn removes_directory(&self) -> bool {
         matches!(self.base, Some(Base::Directory { .. })) && !matches!(self.now, Some(Node::Directory { .. }))
     }
 }
 
 impl Changes {
-    /// Counts a path that git ignores.
     pub(super) fn ignore(&mut self, path: TreePath) {
         const LISTED: usize = 20;
         self.ignored += 1;
@@ -163,12 +145,11 @@ impl Changes {
         }
     }
 
-    /// The entry of exactly this path.
     pub(crate) fn find(&self, path: &TreePath) -> Option<&Entry> {
         self.entries.binary_search_by(|entry| entry.path.cmp(path)).ok().map(|index| &self.entries[index])
     }
 
-    /// Checks that the entries describe two trees: unique paths, and nothing below anything but a directory.
+    /// The entries must describe two trees: unique paths, and nothing below anything but a directory.
     pub(super) fn check(&self) -> std::result::Result<(), String> {
         if let Some(pair) = self.entries.windows(2).find(|pair| pair[0].path == pair[1].path) {
             return Err(format!("`{}` is there twice", pair[0].path));

@@ -1,21 +1,20 @@
 //! Finds new or changed files that a tool could run later on a host without an explicit start.
 //!
-//! One table has the names ([`super::runnable_table`]): patterns with a reason. A pattern matches the last components
-//! of a path at any depth, ignoring case. `*` is any run of characters in one component, a last component `**`
-//! everything below. A user reads the list before applying: a long list is a nuisance, a missing row is an attack.
+//! A pattern of [`super::runnable_table`] matches the last components of a path at any depth, ignoring case. `*` is any
+//! run of characters in one component, a last component `**` everything below. A user reads the list before applying: a
+//! long list is a nuisance, a missing row is an attack.
 
 use super::path::TreePath;
 use super::record::{Base, Changes, Entry, Node};
 use super::runnable_table::{GIT, TABLE};
 
-/// A file that could run later, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runnable {
     pub(crate) path: TreePath,
     pub(crate) why: &'static str,
 }
 
-/// Every new or changed file or link that could run later, each with the first matching reason.
+/// Each with the first matching reason.
 pub(crate) fn runnable(changes: &Changes) -> Vec<Runnable> {
     let patterns = patterns();
     let look = |entry: &Entry| reason(&patterns, changes, entry).map(|why| Runnable { path: entry.path.clone(), why });
@@ -31,7 +30,6 @@ fn reason(patterns: &[Pattern], changes: &Changes, entry: &Entry) -> Option<&'st
     }
 }
 
-/// A pattern of the table: its components, whether everything below matches too, and the reason.
 struct Pattern {
     components: Vec<&'static str>,
     has_below: bool,
@@ -53,7 +51,7 @@ fn by_name(patterns: &[Pattern], path: &TreePath) -> Option<&'static str> {
 }
 
 /// For git, a directory with `HEAD`, `objects` and `refs` is a repository under any name: its `config` and `hooks` run
-/// commands. The base may have a part of it, so one of the three among the changes is enough.
+/// commands. The base may have the other parts, so one of them among the changes is enough.
 fn bare_repository(changes: &Changes, entry: &Entry) -> Option<&'static str> {
     let is_repository = |directory: Option<&TreePath>| {
         let has = |name: &[u8]| {
@@ -74,7 +72,7 @@ fn bare_repository(changes: &Changes, entry: &Entry) -> Option<&'static str> {
     runs.then_some(GIT)
 }
 
-/// Whether `objects` and `refs` were added beside an existing `HEAD`.
+/// Whether the changes add `objects` and `refs`.
 fn has_both(changes: &Changes, directory: Option<&TreePath>) -> bool {
     [&b"objects"[..], b"refs"].iter().all(|name| {
         TreePath::join(directory, name).is_ok_and(|path| {
@@ -93,7 +91,6 @@ fn executable(node: &Node, base: Option<&Base>) -> Option<&'static str> {
     }
 }
 
-/// Whether the end of a lower-case path matches the pattern.
 fn matches_path(pattern: &Pattern, names: &[Vec<u8>]) -> bool {
     let parts = &pattern.components;
     if pattern.has_below {

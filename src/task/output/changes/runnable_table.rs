@@ -1,4 +1,4 @@
-//! Names that tools run, load or obey on their own: the table of [`super::runnable`].
+//! Names that tools run, load or obey on their own.
 
 pub(super) const GIT: &str = "Git runs what hooks and configuration name, at the next git command in this tree";
 pub(super) const OTHER_VCS: &str =
@@ -16,9 +16,9 @@ pub(super) const INTERPRETER: &str = "an interpreter loads it at every start fro
 pub(super) const SYSTEM: &str =
     "a login shell, a service manager, a desktop or a client runs it if the tree is a home or system directory";
 
-/// A reason, and its patterns separated by spaces. The first matching pattern gives the reason.
+/// A reason, and its patterns separated by spaces; the first match gives the reason.
 pub(super) const TABLE: &[(&str, &str)] = &[
-    // Git. All of `.git`: config, hooks, info/attributes, and files of later versions.
+    // All of `.git`: config, hooks, info/attributes, and files of later versions.
     (GIT, ".git/** .git git~1/**"),
     ("it can switch on filters, diff and merge drivers that the user's configuration names", ".gitattributes"),
     ("it decides which files the next sandbox of this folder hides", ".brigignore"),
@@ -30,13 +30,11 @@ pub(super) const TABLE: &[(&str, &str)] = &[
          .pre-commit-config.yaml .pre-commit-hooks.yaml lefthook.yml .lefthook.yml lefthook.yaml .overcommit.yml \
          .lintstagedrc* lefthook-local.y*ml lefthook.toml lefthook.json .gitlint",
     ),
-    // Other version control.
     (
         OTHER_VCS,
         ".hg/** .hg .hgrc hgrc .hgsub .jj/** .jj .sl/** .svn/** .bzr/** .pijul/** _darcs/** .p4config .repo/**",
     ),
     (GIT, "lint-staged.config.*"),
-    // Editors and their agents.
     (
         EDITOR,
         ".vscode/** *.code-workspace .idea/** *.iml .fleet/** .zed/** .vs/** .nvim.lua .nvim/** .vim/** .lvimrc \
@@ -56,7 +54,6 @@ pub(super) const TABLE: &[(&str, &str)] = &[
          .aider* gemini.md qwen.md crush.md warp.md agent.md claude.local.md .claude/** .cursor/** .cursorrules \
          .codex/** .gemini/** claude.md agents.md .github/copilot-instructions.md",
     ),
-    // Entering a directory.
     (SHELL, ".envrc"),
     ("tools load variables such as PATH or LD_PRELOAD from it", ".env .env.*"),
     (
@@ -67,7 +64,6 @@ pub(super) const TABLE: &[(&str, &str)] = &[
     ),
     (BUILD, "default.nix"),
     (SHELL, "devbox.json"),
-    // CI.
     (
         CI,
         ".github/workflows/** .github/actions/** action.yml action.yaml .gitlab-ci.yml .gitlab/ci/** \
@@ -77,7 +73,6 @@ pub(super) const TABLE: &[(&str, &str)] = &[
          cloudbuild.yaml buildspec.yml .semaphore/** wercker.yml .netlify/** netlify.toml vercel.json \
          renovate.json .github/dependabot.yml",
     ),
-    // Builds.
     (
         BUILD,
         "makefile* gnumakefile *.mk cmakelists.txt cmakepresets.json *.cmake meson.build configure configure.ac \
@@ -99,7 +94,6 @@ pub(super) const TABLE: &[(&str, &str)] = &[
          .babelrc* postcss.config.* tailwind.config.* turbo.json nx.json tsconfig*.json vagrantfile *.tf tiltfile \
          skaffold.yaml procfile*",
     ),
-    // Package managers.
     (
         PACKAGE,
         "package.json package-lock.json yarn.lock pnpm-lock.yaml pnpm-workspace.yaml .npmrc .pnp.* .pnpmfile.* \
@@ -115,7 +109,6 @@ pub(super) const TABLE: &[(&str, &str)] = &[
          environment.yml pip.conf gemfile* *.gemspec .bundle/config extconf.rb composer.json cargo.toml \
          cargo.lock podfile *.podspec brewfile nuget.config",
     ),
-    // Tests and linters.
     (
         TEST,
         "conftest.py pytest.ini tox.ini noxfile.py .pytest.ini .flake8 ruff.toml .ruff.toml .bandit ava.config.* \
@@ -126,7 +119,6 @@ pub(super) const TABLE: &[(&str, &str)] = &[
          vitest.config.* karma.conf.* .mocharc* playwright.config.* cypress.config.* .rspec .rubocop.yml \
          phpunit.xml* .phan/config.php .golangci.y*ml .clang-tidy",
     ),
-    // Interpreters and debuggers.
     (
         INTERPRETER,
         "sitecustomize.py usercustomize.py *.pth pyvenv.cfg venv/** .venv/** .rprofile .renviron .irbrc .pryrc \
@@ -134,11 +126,9 @@ pub(super) const TABLE: &[(&str, &str)] = &[
          .guile .sbclrc .ocamlinit .ghci .iex.exs .erlang .perldb .psqlrc .sqliterc .my.cnf .octaverc startup.jl \
          env/bin/** .lldbinit .ipython/**",
     ),
-    // Containers.
     (CONTAINER, "dockerfile* *.dockerfile containerfile* docker-compose*.y*ml compose*.y*ml docker-bake.*"),
     ("it decides what, such as secrets, goes into an image", ".dockerignore"),
     (CONTAINER, "chart.yaml kustomization.yaml"),
-    // A home or system directory as the workspace.
     (
         SYSTEM,
         ".bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin \

@@ -1,8 +1,7 @@
-//! Selects changes to show, export or apply: those of the given paths, without excluded ones.
+//! Selects changes to show, export or apply.
 //!
-//! In: a record, paths and patterns of the caller. Out: the record of the selected entries. They can be applied alone,
-//! and the others later. A new directory stays with its selected contents; a directory is removed only with all its
-//! contents.
+//! The selected entries can be applied alone, and the others later. A new directory stays with its selected contents; a
+//! directory is removed only with all its contents.
 
 use super::path::{TreePath, unescape};
 use super::record::{Base, Changes, Entry, Node};
@@ -12,7 +11,6 @@ use crate::files::Patterns;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-/// The most paths in an error.
 const LISTED: usize = 20;
 
 /// A selection of a task's changes.
@@ -24,15 +22,13 @@ pub struct Selection {
     pub exclude: Vec<String>,
 }
 
-/// The meaning of one path.
 enum Matcher {
     Below(Vec<u8>),
     Pattern(Patterns),
 }
 
 impl Selection {
-    /// Removes the other entries, and returns the number of selected ones outside of `.git`. A path without a match is
-    /// an error.
+    /// Removes the other entries, and returns their number outside of `.git`. A path without a match is an error.
     pub(crate) fn apply(&self, changes: &mut Changes) -> Result<usize> {
         let exclude = Patterns::of_flag("--exclude", &self.exclude)?;
         let mut selected = vec![self.paths.is_empty(); changes.entries.len()];
@@ -90,7 +86,7 @@ impl Matcher {
     }
 }
 
-/// Whether a pattern matches the path or, as in git, a directory above it.
+/// As in git, also by a directory above the path.
 fn is_matched(patterns: &Patterns, entry: &Entry) -> bool {
     let is_directory =
         matches!(entry.now, Some(Node::Directory { .. })) || matches!(entry.base, Some(Base::Directory { .. }));
@@ -100,7 +96,6 @@ fn is_matched(patterns: &Patterns, entry: &Entry) -> bool {
     above.iter().any(|path| matches(path, true)) || matches(&entry.path, is_directory)
 }
 
-/// Selects the new directories of selected entries.
 fn add_directories(changes: &Changes, selected: &mut [bool]) {
     for index in 0..selected.len() {
         if !selected[index] || changes.entries[index].now.is_none() {
@@ -115,7 +110,7 @@ fn add_directories(changes: &Changes, selected: &mut [bool]) {
     }
 }
 
-/// Deselects the removal of a directory with deselected contents.
+/// A directory with deselected contents stays.
 fn keep_directories(changes: &Changes, selected: &mut [bool]) {
     // Deepest first: a directory that stays keeps its parents.
     for index in (0..selected.len()).rev() {

@@ -1,11 +1,10 @@
 //! The contents of a folder's files at the agent's start: the base of a merge if the user edits a file meanwhile.
 //!
 //! The overlay shows the user's folder itself, so a user's edit destroys the base. A copy of the folder would delay
-//! every start. Instead the supervisor reads the index of the folder's git repository in short steps while the command
-//! runs ([`Snapshot::advance`]). It compares each entry with its file. For an unchanged file the entry's blob is the
-//! content. Other small tracked files are copied. A wrong base would make a wrong merge: a file that may have been
-//! written after the start has no base. Input: the folder, open. Output: [`KnownBase`]s. Never: git itself, an
-//! untracked file.
+//! every start. Instead the supervisor compares git's index with the files in short steps while the command runs
+//! ([`Snapshot::advance`]). An unchanged file has the content of its blob; other small tracked files are copied.
+//! A wrong base would make a wrong merge: a file that may have been written after the start has no base. Never: git
+//! itself, an untracked file.
 
 use super::base;
 use super::copy;
@@ -23,14 +22,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The longest index to read, in bytes: some 300,000 files.
+/// In bytes: some 300,000 files.
 const LONGEST_INDEX: u64 = 32 << 20;
 /// Bytes of one copied file, and of all.
 const LARGEST_COPY: u64 = 1 << 20;
 const MOST_COPIED: u64 = 16 << 20;
-/// The most copied files.
 const MOST_COPIES: usize = 2000;
-/// The time limit of a snapshot after its first step.
+/// Of a snapshot after its first step.
 const MOST_TIME: Duration = Duration::from_secs(60);
 /// The largest lag of a file system's clock behind the system's: two ticks of 10 ms.
 const CLOCK: Duration = Duration::from_millis(20);
@@ -39,21 +37,16 @@ const CLOCK: Duration = Duration::from_millis(20);
 const BLOB: u16 = 0x8000;
 const COPY: u16 = 0x4000;
 
-/// The files of a folder at the agent's start.
 pub(in crate::task) struct Snapshot {
     folder: OwnedFd,
     /// git replaces its index by a new file, so this descriptor keeps its content.
     index: File,
     index_status: Stat,
-    /// The latest time of a file's last change.
     latest: SystemTime,
-    /// The deadline of the snapshot.
     end: Instant,
-    /// The rest of the index; `None` when the snapshot is done.
+    /// `None` when the snapshot is done.
     rest: Option<Index>,
-    /// The directory of the last entry.
     parent: Option<Parent>,
-    /// One for each entry read.
     known: Vec<u16>,
     copies: Copies,
 }
@@ -61,19 +54,18 @@ pub(in crate::task) struct Snapshot {
 struct Parent {
     path: Vec<u8>,
     directory: OwnedFd,
-    /// Whether it and its parents are unmoved since the start.
+    /// It and its parents are unmoved since the start.
     is_in_place: Option<bool>,
 }
 
-/// Copied files, one after the other in an unnamed file.
+/// One after the other in an unnamed file.
 struct Copies {
     file: Option<File>,
-    /// Offset and size by the number of the entry.
+    /// Offset and size by the entry's number.
     places: BTreeMap<usize, (u64, u64)>,
     bytes: u64,
 }
 
-/// A file with known content at the start.
 #[derive(Debug)]
 pub(in crate::task) struct KnownBase {
     pub(in crate::task) path: TreePath,
@@ -82,17 +74,15 @@ pub(in crate::task) struct KnownBase {
     pub(in crate::task) content: KnownContent,
 }
 
-/// The place of a base's content.
 #[derive(Debug)]
 pub(in crate::task) enum KnownContent {
-    /// In git's object store: the name of the blob.
+    /// The name in git's object store.
     Blob(String),
     Copied(Vec<u8>),
 }
 
 impl Snapshot {
-    /// Begins a snapshot of `folder`, for an agent that started at `started`. `copies` is an empty file. `None` if the
-    /// folder has no index.
+    /// `copies` is an empty file. `None` if the folder has no index.
     pub(in crate::task) fn begin(
         folder: OwnedFd,
         worktree: Option<&Worktree>,
@@ -114,7 +104,6 @@ impl Snapshot {
         })
     }
 
-    /// Reads further files until `until`.
     pub(in crate::task) fn advance(&mut self, until: Instant) {
         let Some(mut index) = self.rest.take() else { return };
         while Instant::now() < until {
@@ -125,7 +114,6 @@ impl Snapshot {
         self.rest = Some(index).filter(|_| Instant::now() < self.end);
     }
 
-    /// Determines the source of an entry's base.
     fn look_at(&mut self, path: &[u8], entry: &IndexEntry) -> Option<u16> {
         let (above, name) = match path.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => (&path[..slash], &path[slash + 1..]),
@@ -152,7 +140,7 @@ impl Snapshot {
         base::changed(status).is_some_and(|changed| changed <= self.latest)
     }
 
-    /// Copies a file that git does not have. If its directory was swapped, the directory's own time shows it.
+    /// If the directory was swapped, its own time shows it.
     fn copy(&mut self, name: &[u8], seen: &Stat) -> Option<()> {
         let size = tree::size(seen);
         if size > LARGEST_COPY.min(MOST_COPIED - self.copies.bytes) || self.copies.places.len() >= MOST_COPIES {
@@ -188,7 +176,7 @@ impl Snapshot {
         folders.all(|path| opened(path).is_ok_and(|status| self.is_old(&status)))
     }
 
-    /// The known bases of files that the user wrote while the agent ran.
+    /// For files that the user wrote while the agent ran.
     pub(in crate::task) fn find(&self, changes: &Changes) -> Vec<KnownBase> {
         let mut found = Vec::new();
         if !changes.entries.iter().any(is_wanted) {
@@ -233,7 +221,6 @@ impl Snapshot {
     }
 }
 
-/// Whether an entry is a file that the user wrote while the agent ran.
 fn is_wanted(entry: &super::Entry) -> bool {
     entry.base_is_newer
         && matches!(entry.base, Some(Base::File { .. }))
@@ -241,8 +228,8 @@ fn is_wanted(entry: &super::Entry) -> bool {
         && !entry.path.is_in_git()
 }
 
-/// Whether a file has the times, inode, size and mode of its entry. A file written in the second of the index's own
-/// write may have been written again (git's "racy" entries), and counts as changed.
+/// Compares times, inode, size and mode. A file written in the second of the index's own write may have been written
+/// again (git's "racy" entries), and counts as changed.
 fn is_as_git_saw(status: &Stat, entry: &IndexEntry, index: &Stat) -> bool {
     let since = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).ok();
     let changed = base::changed(status).and_then(since);
@@ -256,13 +243,13 @@ fn is_as_git_saw(status: &Stat, entry: &IndexEntry, index: &Stat) -> bool {
         && tree::modified(status)[0] < tree::modified(index)[0]
 }
 
-/// The lower 32 bits, as git stores numbers.
+/// As git stores numbers.
 #[allow(clippy::cast_possible_truncation, reason = "the rest is what git leaves out")]
 fn cut(number: u64) -> u32 {
     number as u32
 }
 
-/// Reads a file of this size; `None` if it is larger than `most` or its size has changed.
+/// `None` if the file is larger than `most` or its size has changed.
 fn read(file: &File, size: u64, most: u64) -> Option<Vec<u8>> {
     if size > most {
         return None;

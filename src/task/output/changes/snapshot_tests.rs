@@ -1,5 +1,3 @@
-//! Snapshots of folders with a real git index.
-
 use super::record::Content;
 use super::{Base, BaseWriter, Changes, Entry, KnownContent, Node, Snapshot, TreePath, copy};
 use crate::task::output::handback::{open_tree, worktree_of};
@@ -14,7 +12,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// A repository with the committed files `a`, `b` and `sub/c`, whose times are older than the index.
+    /// The files are older than the index.
     fn new() -> Lab {
         let lab = Lab { lab: tempfile::tempdir().unwrap() };
         fs::create_dir(lab.folder()).unwrap();
@@ -34,14 +32,13 @@ impl Lab {
         assert!(told.status.success(), "{script}: {}", String::from_utf8_lossy(&told.stderr));
     }
 
-    /// Commits all, one second after the files were written.
+    /// Commits all files as 10 seconds old.
     fn commit(&self) {
         let script = "find . -name .git -prune -o -type f -exec touch -d '10 seconds ago' {} +; git add -A; \
                       git -c user.name=x -c user.email=x@localhost commit -qm x --allow-empty";
         self.shell(script);
     }
 
-    /// A snapshot of an agent that starts now.
     fn begin(&self) -> Option<Snapshot> {
         std::thread::sleep(Duration::from_millis(50));
         let started = SystemTime::now();
@@ -62,7 +59,7 @@ impl Lab {
     }
 }
 
-/// A record in which the user wrote these files while the agent ran.
+/// The user wrote these files while the agent ran.
 fn written(paths: &[&str]) -> Changes {
     let digest = copy::digest_of(b"");
     let entry = |path: &&str| Entry {
@@ -76,7 +73,7 @@ fn written(paths: &[&str]) -> Changes {
     Changes { entries, complete: true, ..Changes::default() }
 }
 
-/// `path mode blob|copied size` of each base that is found.
+/// `path mode blob|copied size` of each base.
 fn found(snapshot: &Snapshot, paths: &[&str]) -> Vec<String> {
     let describe = |known: super::KnownBase| {
         let kind = match &known.content {

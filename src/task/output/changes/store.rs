@@ -12,24 +12,20 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// The directory of changed files.
 const FILES: &str = "files";
-/// The directory of their bases.
 pub(super) const BASES: &str = "bases";
 
-/// A directory of copies beside a record.
 pub(in crate::task) struct Store(OwnedFd);
 
-/// The digest and size of a copy, or the error of reading the agent's file.
+/// Of a copy, or the error of reading the agent's file.
 pub(super) type Taken = std::result::Result<(Digest, u64), io::Error>;
 
 impl Store {
-    /// Makes `<into>/files`, which must not be there.
     pub(super) fn create(into: &Path) -> Result<Store> {
         Store::create_at(into, FILES)
     }
 
-    /// Makes the directory `name` in `into`, which must not be there.
+    /// `name` must not exist in `into`.
     pub(super) fn create_at(into: &Path, name: &str) -> Result<Store> {
         let path = into.join(name);
         rustix::fs::mkdir(&path, Mode::RWXU)
@@ -37,43 +33,39 @@ impl Store {
         Store::open_at(into, name)
     }
 
-    /// Wraps a directory that only brig writes.
+    /// For a directory that only brig writes.
     pub(in crate::task) fn at(directory: OwnedFd) -> Store {
         Store(directory)
     }
 
-    /// Makes the file `path`, which must not exist, and its directories.
+    /// Also makes directories. `path` must not exist.
     pub(in crate::task) fn make(&self, path: &TreePath) -> Result<File> {
         let failed = |errno: Errno| files::failed(errno.into(), format!("copy `{path}`"));
         let parent = self.parent(path).map_err(failed)?;
         tree::create(parent.as_fd(), path.name(), 0o600).map_err(failed)
     }
 
-    /// Removes a new file again.
     pub(in crate::task) fn remove(&self, path: &TreePath) -> Result<()> {
         tree::parent(self.0.as_fd(), path)
             .and_then(|parent| unlinkat(&parent, tree::name_path(path.name()), AtFlags::empty()))
             .map_err(|errno| files::failed(errno.into(), format!("remove `{path}`")))
     }
 
-    /// Opens `<into>/files`.
     pub(in crate::task) fn open(into: &Path) -> Result<Store> {
         Store::open_at(into, FILES)
     }
 
-    /// Opens the directory `name` in `into`.
     pub(super) fn open_at(into: &Path, name: &str) -> Result<Store> {
         let path = into.join(name);
         Ok(Store(File::open(&path).failing(Kind::Store, || format!("open `{}`", path.display()))?.into()))
     }
 
-    /// Opens the copy of `path`. The caller checks its size.
+    /// The caller checks the size.
     pub(in crate::task) fn file(&self, path: &TreePath) -> std::result::Result<File, Errno> {
         tree::file(self.0.as_fd(), path.as_bytes()).map(|(file, _)| file)
     }
 
-    /// Copies the first `size` bytes of `file` to `path`. An error of the store is the error, one of the agent's file
-    /// is in the result.
+    /// An error of the store is the error, one of the agent's file is in the result.
     pub(super) fn take(&self, path: &TreePath, file: &File, size: u64, mode: u32) -> Result<Taken> {
         let failed = |cause: io::Error| files::failed(cause, format!("copy `{path}`"));
         let to = self.make(path)?;
@@ -91,13 +83,11 @@ impl Store {
         }
     }
 
-    /// Links the copy of `from` as `path`.
     pub(super) fn link(&self, from: &TreePath, path: &TreePath) -> std::result::Result<(), Errno> {
         let (old, new) = (tree::parent(self.0.as_fd(), from)?, self.parent(path)?);
         linkat(&old, tree::name_path(from.name()), &new, tree::name_path(path.name()), AtFlags::empty())
     }
 
-    /// The directory of a copy, made if missing.
     fn parent(&self, path: &TreePath) -> std::result::Result<OwnedFd, Errno> {
         match tree::parent(self.0.as_fd(), path) {
             Err(Errno::NOENT) => {}

@@ -1,8 +1,8 @@
 //! Reads a hostile tree: on descriptors, one component or one checked path at a time.
 //!
-//! openat2(2) with all of `RESOLVE_BENEATH`, `NO_SYMLINKS`, `NO_MAGICLINKS` and `NO_XDEV` (kernel 5.6): no link is
-//! followed, and nothing outside the tree or on another mount is reached. A FIFO or a device is never opened: the type
-//! is read before the open, and again from the descriptor. Errors are bare `Errno`s, which callers interpret.
+//! openat2(2) with all of `RESOLVE_BENEATH`, `NO_SYMLINKS`, `NO_MAGICLINKS` and `NO_XDEV` (kernel 5.6) follows no link,
+//! and reaches nothing outside the tree or on another mount. A FIFO or a device is never opened: the type is read
+//! before the open, and again from the descriptor.
 
 use super::path::TreePath;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, readlinkat, statat};
@@ -21,7 +21,7 @@ const INSIDE: ResolveFlags = ResolveFlags::BENEATH
 /// Attempts at a resolution that fails with EAGAIN because of a rename anywhere in the system.
 const TRIES: u32 = 64;
 
-/// Whether a test switched this guard off, to show that its attack is real. Only in builds with the feature `weakened`.
+/// A test switches a guard off to show that its attack is real. Only in builds with the feature `weakened`.
 pub(in crate::task) fn is_off(guard: &str) -> bool {
     cfg!(feature = "weakened")
         && std::env::var("BRIG_WEAKEN").is_ok_and(|names| names.split(',').any(|name| name == guard))
@@ -42,17 +42,15 @@ fn open(at: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<Ow
     }
 }
 
-/// A single name for `*at` calls. It came from a directory or from a `TreePath`, so it has no slash.
+/// The name came from a directory or from a `TreePath`, so it has no slash.
 pub(in crate::task) fn name_path(name: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(name))
 }
 
-/// Opens the directory `path` below `at`.
 pub(in crate::task) fn directory(at: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     open(at, name_path(path), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
 }
 
-/// Opens the directory of `path` below `root`.
 pub(in crate::task) fn parent(root: BorrowedFd<'_>, path: &TreePath) -> Result<OwnedFd, Errno> {
     match path.parent() {
         Some(above) => directory(root, above.as_bytes()),
@@ -60,8 +58,7 @@ pub(in crate::task) fn parent(root: BorrowedFd<'_>, path: &TreePath) -> Result<O
     }
 }
 
-/// Opens the regular file `path` below `at` for reading. Any other type is EINVAL, also one that just replaced the
-/// file.
+/// Any other type than a regular file is EINVAL, also one that just replaced the file.
 pub(in crate::task) fn file(at: BorrowedFd<'_>, path: &[u8]) -> Result<(File, Stat), Errno> {
     // NONBLOCK: the open of a FIFO that just replaced the file returns at once.
     let opened = open(at, name_path(path), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
@@ -72,13 +69,13 @@ pub(in crate::task) fn file(at: BorrowedFd<'_>, path: &[u8]) -> Result<(File, St
     Ok((File::from(opened), status))
 }
 
-/// Makes the regular file `name` in `at`, which must not exist.
+/// `name` must not exist.
 pub(in crate::task) fn create(at: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<File, Errno> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     open(at, name_path(name), flags, Mode::from_raw_mode(mode)).map(File::from)
 }
 
-/// The status of `name` in the directory `at`, without following a link; `None` if it does not exist.
+/// Follows no link; `None` if `name` does not exist.
 pub(in crate::task) fn status(at: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, Errno> {
     match statat(at, name_path(name), AtFlags::SYMLINK_NOFOLLOW) {
         Ok(status) => Ok(Some(status)),
@@ -87,32 +84,29 @@ pub(in crate::task) fn status(at: BorrowedFd<'_>, name: &[u8]) -> Result<Option<
     }
 }
 
-/// The target of the symbolic link `name` in `at`.
 pub(in crate::task) fn link_target(at: BorrowedFd<'_>, name: &[u8]) -> Result<Vec<u8>, Errno> {
     Ok(readlinkat(at, name_path(name), Vec::new())?.into_bytes())
 }
 
-/// The type in a status.
 pub(in crate::task) fn file_type(status: &Stat) -> FileType {
     FileType::from_raw_mode(status.st_mode)
 }
 
-/// The permission bits in a status, without setuid, setgid and sticky.
+/// Without setuid, setgid and sticky.
 pub(in crate::task) fn permissions(status: &Stat) -> u32 {
     status.st_mode & 0o777
 }
 
-/// The size in a status.
 pub(in crate::task) fn size(status: &Stat) -> u64 {
     u64::try_from(status.st_size).unwrap_or(0)
 }
 
-/// The bytes that a file takes on its disk: less than its size if it has holes.
+/// Bytes on the disk: less than the size if the file has holes.
 pub(in crate::task) fn allocated(status: &Stat) -> u64 {
     u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(512)
 }
 
-/// The time of the last write in a status: seconds, nanoseconds.
+/// Seconds, nanoseconds.
 #[allow(clippy::unnecessary_cast, reason = "the types of these fields differ between architectures")]
 pub(in crate::task) fn modified(status: &Stat) -> [i64; 2] {
     [status.st_mtime as i64, status.st_mtime_nsec as i64]

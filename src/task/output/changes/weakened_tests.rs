@@ -1,8 +1,7 @@
-//! Switches off each guard: the test of its attack then fails. With the guard it passes.
+//! Without its guard, the test of an attack fails.
 
 use std::process::Command;
 
-/// A guard, and the test of its attack.
 const ATTACKS: &[(&str, &str)] = &[
     ("changes-beneath", "apply_tests::a_link_in_place_of_a_directory_is_not_followed"),
     (

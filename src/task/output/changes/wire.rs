@@ -1,4 +1,4 @@
-//! The record as JSON: one flat object an entry, readable for a person and for `jq`.
+//! The record as JSON: one flat object an entry.
 //!
 //! `path`, `kind` (added, modified, deleted), then `type`, `mode`, `size`, `sha256`, `target` of the result (for a
 //! deleted path of the base), and `base` with the same fields. Names are escaped as in [`super::path`].
@@ -12,18 +12,18 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// The version of the record; no other is read.
+/// No other version is read.
 const VERSION: u32 = 1;
 
-/// The longest record. [`super::Limits`] keep collections well below it.
+/// [`super::Limits`] keep collections well below it.
 pub(super) const LONGEST: u64 = 512 << 20;
 
-/// The most bytes of an entry without its names: two nodes with digests, sizes and times, and all keys.
+/// Bytes of an entry without its names: two nodes with digests, sizes and times, and all keys.
 #[cfg(test)]
 pub(super) const ENTRY: u64 = 600;
 
 impl Changes {
-    /// Reads and checks a record: the version, every path, and the agreement of the entries.
+    /// Checks the version, every path, and the agreement of the entries.
     pub(crate) fn load(path: &Path) -> error::Result<Changes> {
         let step = || format!("read the changes `{}`", path.display());
         let bytes = files::read_bounded(path, LONGEST)?;
@@ -37,7 +37,7 @@ impl Changes {
         Ok(changes)
     }
 
-    /// Writes the record, whole or not at all. Refuses one that is too long to read.
+    /// Whole or not at all. Refuses a record that is too long to read.
     pub(super) fn save(&self, path: &Path) -> error::Result<()> {
         self.save_within(path, LONGEST)
     }
@@ -51,7 +51,7 @@ impl Changes {
     }
 }
 
-/// Writes the record entry by entry, to save the memory of the whole text.
+/// Entry by entry, to save the memory of the whole text.
 pub(super) fn write(changes: &Changes, out: &mut dyn Write) -> std::io::Result<()> {
     let record = RecordWritten {
         version: VERSION,
@@ -65,7 +65,6 @@ pub(super) fn write(changes: &Changes, out: &mut dyn Write) -> std::io::Result<(
     serde_json::to_writer(out, &record).map_err(std::io::Error::from)
 }
 
-/// Parses a record, checking each entry by itself.
 pub(super) fn from_json(bytes: &[u8]) -> Result<Changes, String> {
     let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if head.version != VERSION {
@@ -110,7 +109,6 @@ struct RecordRead {
     first_ignored: Vec<TreePath>,
 }
 
-/// An entry in the file. Type, mode and so on are those of the result, or of the deleted base.
 #[derive(Serialize, Deserialize)]
 struct WireEntry {
     path: TreePath,

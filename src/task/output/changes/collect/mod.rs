@@ -1,8 +1,7 @@
-//! Makes a record and plain copies from an overlay's upper directory.
+//! Makes a record and plain copies from an overlay's upper directory, which is hostile in every respect.
 //!
-//! In: the upper directory, hostile in every respect, and its base. Out: `<into>/files/…` and `<into>/changes.json`.
-//! The walk is that of `files`: bounded in names and depth, with few descriptors. The agent's processes must be gone: a
-//! concurrent change results in a wrong entry at worst.
+//! Writes `<into>/files/…` and `<into>/changes.json`. The agent's processes must be gone: a concurrent change results
+//! in a wrong entry at worst.
 
 mod skip;
 
@@ -29,26 +28,23 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
-/// An agent's workspace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Workspace<'a> {
-    /// The upper directory; without a base the whole workspace.
+    /// Without a base the whole workspace.
     pub(crate) upper: BorrowedFd<'a>,
-    /// The base. Its submounts are left out, as an overlay leaves them out.
+    /// Submounts are left out, as an overlay leaves them out.
     pub(crate) lower: Option<BorrowedFd<'a>>,
     /// The repository above the base, if the base is a folder of one.
     pub(crate) above: Option<&'a Above>,
     /// The repository of the worktree that the base is, or that is above it.
     pub(crate) worktree: Option<&'a Worktree>,
-    /// The files of the base that the sandbox did not show.
     pub(crate) hidden: Option<HiddenNames<'a>>,
-    /// The form of the whiteouts.
     pub(crate) form: Form,
-    /// The agent's start. A base written later is marked, to protect the user's edit.
+    /// A base written later is marked, to protect the user's edit.
     pub(crate) started: Option<SystemTime>,
 }
 
-/// Collects the differences from the base into the directory `into`, which has no `files` yet.
+/// `into` has no `files` yet.
 pub(crate) fn collect(workspace: Workspace<'_>, into: &Path, limits: &Limits) -> Result<Changes> {
     let step = || format!("collect the changes into `{}`", into.display());
     if workspace.form == Form::Trusted
@@ -85,55 +81,47 @@ pub(crate) fn collect(workspace: Workspace<'_>, into: &Path, limits: &Limits) ->
     Ok(walk.changes)
 }
 
-/// The sides of the walk: the agent's directory, and the base.
 const UPPER: usize = 0;
 const LOWER: usize = 1;
 
 type Trees = files::Walk<2, Frame>;
 
-/// A directory of the walk.
 struct Frame {
     path: Option<TreePath>,
-    /// Whether names of the base show through. Otherwise they are deleted.
+    /// Names of the base show through; otherwise they are deleted.
     base_shows: bool,
-    /// The ignore rules in it, if any.
     rules: Option<Rc<Rules>>,
-    /// Whether git ignores all of it except tracked files.
+    /// git ignores all of it except tracked files.
     is_ignored: bool,
 }
 
-/// A directory to enter.
 struct Subdirectory {
     path: Option<TreePath>,
     upper: Option<OwnedFd>,
     lower: Option<OwnedFd>,
-    /// The value of its parent.
+    /// The parent's value.
     base_shows: bool,
-    /// The value of its parent.
+    /// The parent's value.
     rules: Option<Rc<Rules>>,
     is_ignored: bool,
 }
 
-/// A name on both sides.
 struct Place<'a> {
     trees: &'a Trees,
     frame: &'a Frame,
     name: &'a [u8],
     path: TreePath,
     base: Option<Stat>,
-    /// Whether a git rule ignores it. git may still track it.
     is_ignored: bool,
 }
 
 impl Place<'_> {
-    /// The directory to enter for this name.
     fn subdirectory(self, upper: Option<OwnedFd>, lower: Option<OwnedFd>, base_shows: bool) -> Subdirectory {
         let rules = self.frame.rules.clone();
         Subdirectory { path: Some(self.path), upper, lower, base_shows, rules, is_ignored: self.is_ignored }
     }
 }
 
-/// A copy in the store.
 struct Copied {
     path: TreePath,
     sha256: Digest,
@@ -147,18 +135,14 @@ struct Walk<'a> {
     copied: u64,
     /// Bytes of the copies on the host's disk.
     stored: u64,
-    /// The first copy of each file with several names, by device and inode.
+    /// The first copy of a file with several names, by device and inode.
     links: HashMap<(u64, u64), Copied>,
-    /// The deadline of the walk.
     end: Instant,
-    /// Bytes of names that the record may still take.
     paths_left: u64,
     skipped_left: u64,
-    /// Whether the record is full: the walk ends.
+    /// The record is full: the walk ends.
     is_full: bool,
-    /// The rules and the index of the base.
     repository: Repository<'a>,
-    /// Folders of the base that have hidden files.
     above_hidden: AboveHidden,
     changes: Changes,
 }
@@ -194,7 +178,6 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Notes why the rest of the tree is left out.
     fn end_early(&mut self, frame: Option<&Frame>, stop: Stop) {
         let path = frame.and_then(|frame| frame.path.as_ref());
         let path = Raw(path.map_or_else(|| b".".to_vec(), |path| path.as_bytes().to_vec()));
@@ -206,7 +189,6 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads a directory's names and enters it. Notes an unreadable one.
     fn enter(&mut self, trees: &mut Trees, subdirectory: Subdirectory) -> Result<()> {
         let Subdirectory { path, upper, lower, .. } = subdirectory;
         let raw = || Raw(path.as_ref().map(|path| path.as_bytes().to_vec()).unwrap_or_else(|| b".".to_vec()));
@@ -252,7 +234,6 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Visits one name. Returns a directory to enter.
     fn visit(&mut self, trees: &Trees) -> Result<Option<Subdirectory>> {
         let Some(frame) = trees.state() else { return Ok(None) };
         let name = trees.name().to_bytes();
@@ -304,12 +285,11 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a path was hidden, as one of its sides is or was.
     fn hides(&self, path: &TreePath, sides: [Option<&Stat>; 2]) -> bool {
         self.workspace.hidden.is_some_and(|hidden| hidden.has(path, sides)) && !tree::is_off("hidden-changes")
     }
 
-    /// Whether git ignores a path and does not track it.
+    /// git may still track the path.
     fn is_ignored(&self, frame: &Frame, path: &TreePath, is_directory: bool) -> bool {
         let rules = frame.rules.as_ref().filter(|_| !path.is_in_git());
         let in_repository = || [self.repository.prefix, path.as_bytes()].concat();
@@ -395,15 +375,14 @@ impl Walk<'_> {
         self.below_deleted(place)
     }
 
-    /// Links a further name of a stored file to its copy: 150 names of 100 MiB would be 15 GiB. `None` if the copy does
-    /// not exist, or the store's file system allows no further link.
+    /// Links a further name of a stored file: 150 names of 100 MiB would be 15 GiB. `None` without a copy, or if the
+    /// store's file system allows no further link.
     fn linked(&mut self, path: &TreePath, status: &Stat) -> Option<(Digest, u64)> {
         let first = self.links.get(&(status.st_dev, status.st_ino)).filter(|_| !tree::is_off("changes-hard-links"))?;
         self.store.link(&first.path, path).ok()?;
         Some((first.sha256, first.size))
     }
 
-    /// Counts a copy, and remembers it if the file has further names.
     fn count(&mut self, path: &TreePath, status: &Stat, (sha256, size): (Digest, u64)) {
         self.copied = self.copied.saturating_add(size).min(self.limits.total_bytes);
         self.stored = self.stored.saturating_add(tree::allocated(status)).min(self.limits.disk_bytes);
@@ -436,7 +415,6 @@ impl Walk<'_> {
         self.below_deleted(place)
     }
 
-    /// Deletes everything in a deleted directory of the base.
     fn below_deleted(&mut self, place: Place<'_>) -> Result<Option<Subdirectory>> {
         let lower = match (&place.base, place.trees.get(LOWER)) {
             (Some(base), Some(lower)) if tree::file_type(base) == FileType::Directory => lower,
@@ -451,7 +429,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a copied-up file equals its base in content and mode. `false` if they cannot be compared.
+    /// `false` if the files cannot be compared.
     fn is_only_touched(&self, place: &Place<'_>, file: &File, status: &Stat) -> bool {
         let (Some(base), Some(lower)) = (&place.base, place.trees.get(LOWER)) else { return false };
         let may_be = tree::file_type(base) == FileType::RegularFile
@@ -462,7 +440,7 @@ impl Walk<'_> {
                 .is_ok_and(|(base, _)| copy::is_same(file, &base, tree::size(status)).unwrap_or(false))
     }
 
-    /// The base of a name. `None` if it cannot be read, which is noted.
+    /// `None` if the base cannot be read, which is noted.
     fn base(&mut self, place: &Place<'_>) -> Option<(Option<Base>, bool)> {
         let (Some(status), Some(lower)) = (&place.base, place.trees.get(LOWER)) else { return Some((None, false)) };
         match base::read(lower, place.name, status, self.limits.file_bytes) {
@@ -483,7 +461,7 @@ impl Walk<'_> {
     }
 }
 
-/// The error for a mount option with an incomplete upper directory.
+/// For a mount option with an incomplete upper directory.
 fn unsupported(path: &Raw, option: &str) -> Error {
     Error::new(
         Kind::Workspace,

@@ -1,4 +1,4 @@
-//! Paths that a collection leaves out, each with its reason, below the limits of the record.
+//! Paths that a collection leaves out.
 
 use super::super::path::{Raw, TreePath, written};
 use super::super::record::{Reason, Skipped};
@@ -10,7 +10,7 @@ impl Walk<'_> {
         self.skip_because(path, reason, errno.map(|errno| std::io::Error::from(errno).to_string()));
     }
 
-    /// Whether the record takes this text of `path`. If not, the rest of the tree is left out.
+    /// If the record does not take this text of `path`, the rest of the tree is left out.
     pub(super) fn takes(&mut self, path: &TreePath, text: &[u8]) -> bool {
         match self.paths_left.checked_sub(written(text)) {
             Some(left) => self.paths_left = left,
