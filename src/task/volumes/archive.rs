@@ -1,4 +1,4 @@
-//! Export and import of volumes as tar streams. An agent wrote the files, and an archive comes from any source: both are hostile.
+//! Export and import of volumes as tar streams. The agent's files and the archive are hostile.
 
 use super::packed;
 use super::record::{VolumePaths, VolumeSize};
@@ -11,8 +11,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 impl Store {
-    /// Writes the files of a volume, with owners and without set-id bits. Returns how many were left out: FIFOs, sockets
-    /// and devices.
+    /// Writes a volume's files with owners, without set-id bits. Returns how many were left out: FIFOs, sockets and
+    /// devices.
     pub fn export_volume(&self, name: &str, mut sink: impl Write) -> Result<u64> {
         let step = || format!("export the volume `{name}`");
         let paths = VolumePaths::of(self, name)?;
@@ -56,7 +56,6 @@ impl Store {
     }
 }
 
-/// What to do about an archive that cannot be imported.
 fn advice(error: Error) -> Error {
     match error.errno() {
         None if error.kind() == Kind::Disk => error.hint("give a larger --size or more --inodes"),

@@ -4,9 +4,8 @@
 //! <store>/volumes/<name>/   record.json  image
 //! ```
 //!
-//! Each is an ext4 image with a journal and separate caps (`mounts::disk::volume`). Its lock belongs to the open
-//! image, so that it ends with the last mount. An ordinary user's is an archive ([`packed`]). Order of a task: [`open`] before its sandbox, and for `brig volume fill`
-//! a new image that replaces the volume after it.
+//! Each is an ext4 image with a journal and separate caps (`mounts::disk::volume`), or an ordinary user's archive
+//! ([`packed`]). The lock belongs to the open image, so that it ends with the last mount.
 
 mod archive;
 mod open;

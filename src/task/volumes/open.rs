@@ -1,7 +1,7 @@
 //! The volumes of a task: opened, locked and mounted before its sandbox begins.
 //!
-//! A volume without files begins with the image's directory at its target. It gets its name in the store when it is
-//! whole: a killed first use leaves a volume without files.
+//! A volume without files begins with the image's directory at its target. It gets its name when it is whole: a killed
+//! first use leaves a volume without files.
 
 use super::packed;
 use super::record::{VolumePaths, VolumeSize, step_of, step_of_name};
@@ -18,51 +18,41 @@ use rustix::fs::{Gid, Mode, Uid, fchmod, fchown};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-/// The mode of a new home, and of any other new volume.
 const HOME_MODE: u32 = 0o700;
 const MODE: u32 = 0o755;
 
-/// What a volume without files begins with.
 pub(crate) struct FirstUse<'task> {
-    /// The image of the task's root.
     pub image: Option<&'task Opened>,
     /// The ids of the command's user inside.
     pub user: (u32, u32),
-    /// The volume that is the home.
     pub home: Option<&'task str>,
-    /// The task.
     pub id: &'task str,
-    /// Whether the task goes on from another one, which had files in its volumes.
+    /// The task goes on from another one, which had files in its volumes.
     pub is_continued: bool,
 }
 
-/// The volumes of one task.
 #[derive(Debug, Default)]
 pub(crate) struct TaskVolumes {
-    /// For init, in the order of the task's volumes.
     pub files: Vec<PendingVolume>,
-    /// The copy that replaces a volume.
     pub fill: Option<Fill>,
-    /// The locks of archives: no mount holds them.
+    /// Of archives: no mount holds them.
     locks: Vec<VolumeImage>,
-    /// The archives that are replaced after the task, in the order of the task's volumes.
+    /// Archives to replace after the task, in the task's order.
     written: Vec<String>,
-    /// The owner of their files inside.
     user: (u32, u32),
 }
 
-/// A new image or archive of a volume on its way.
 #[derive(Debug)]
 pub(crate) struct Fill {
     name: String,
-    /// An archive is made after the task.
+    /// `None`: an archive is made after the task.
     image: Option<NewVolumeImage>,
     /// No other process fills or removes the volume meanwhile.
     _lock: Lock,
 }
 
 impl TaskVolumes {
-    /// Opens and mounts all of them, or none.
+    /// All of them, or none.
     pub(crate) fn open<'task>(store: &'task Store, volumes: &[Volume], first: &FirstUse<'task>) -> Result<TaskVolumes> {
         let mut opened = TaskVolumes { user: first.user, ..TaskVolumes::default() };
         for volume in volumes {
@@ -78,8 +68,8 @@ impl TaskVolumes {
         Ok(opened)
     }
 
-    /// Packs the written volumes of an ordinary user, whose files are these, and replaces their archives. One that a
-    /// command fills waits for the command's success.
+    /// Packs the written volumes of an ordinary user and replaces their archives. One that a command fills waits for
+    /// the command's success.
     pub(crate) fn pack(&mut self, store: &Store, files: &[OwnedFd]) -> Result<()> {
         let mut packed = Ok(());
         for (name, top) in self.written.iter().zip(files) {
@@ -170,7 +160,6 @@ impl TaskVolumes {
     }
 }
 
-/// Gives a new volume its first files, and its owner.
 fn begin_files(mounted: &OwnedFd, volume: &Volume, first: &FirstUse<'_>) -> Result<()> {
     let top = volume_files(mounted.as_fd())?;
     if first.copy(volume, &top)? {
@@ -182,7 +171,6 @@ fn begin_files(mounted: &OwnedFd, volume: &Volume, first: &FirstUse<'_>) -> Resu
     fchmod(&top, Mode::from_raw_mode(first.mode(volume))).failing(Kind::Disk, step)
 }
 
-/// The archive of the same files, which are all the command's.
 fn first_archive(paths: &VolumePaths<'_>, volume: &Volume, first: &FirstUse<'_>) -> Result<NewVolumeImage> {
     let form = (paths.existing()?.size, first.mode(volume));
     let made = packed::made(paths.store, form, first.user, |top| first.copy(volume, top).map(|_| ()));
@@ -190,7 +178,7 @@ fn first_archive(paths: &VolumePaths<'_>, volume: &Volume, first: &FirstUse<'_>)
 }
 
 impl FirstUse<'_> {
-    /// Copies the image's directory at the volume's target. `false` if the image lacks it.
+    /// `false` if the image lacks the directory.
     fn copy(&self, volume: &Volume, top: &OwnedFd) -> Result<bool> {
         let Some(image) = self.image else { return Ok(false) };
         image.copy_directory(&volume.target, top.as_fd()).hint(|| FirstUse::advice(volume))
@@ -206,7 +194,7 @@ impl FirstUse<'_> {
 }
 
 impl Fill {
-    /// Replaces the volume's files. Tasks that have it keep the earlier ones.
+    /// Tasks that have the volume keep the earlier files.
     pub(crate) fn publish(self, store: &Store) -> Result<()> {
         let paths = VolumePaths::of(store, &self.name)?;
         let image = paths.image();
@@ -216,7 +204,7 @@ impl Fill {
     }
 }
 
-/// Makes a task the one that fills a volume, `NAME` or `NAME:TARGET`. Returns the volume's place inside.
+/// Makes a task fill a volume, `NAME` or `NAME:TARGET`. Returns the volume's place inside.
 pub fn add_fill(volume: &str, definition: &mut Definition) -> Result<PathBuf> {
     let volume = Volume::filled(volume).doing(|| format!("fill the volume `{}`", volume.escape_debug()))?;
     let target = volume.target.clone();
@@ -225,7 +213,7 @@ pub fn add_fill(volume: &str, definition: &mut Definition) -> Result<PathBuf> {
 }
 
 impl Store {
-    /// Makes the volume of a home unless it exists. Refuses (E-STATE) a home that another task writes.
+    /// Refuses (E-STATE) a home that another task writes.
     pub(in crate::task) fn prepare_home(&self, name: &str, purpose: &str) -> Result<()> {
         let paths = VolumePaths::of(self, name)?;
         paths.create_with(VolumeSize::default(), Some(purpose), |_| Ok(()))?;

@@ -1,7 +1,7 @@
 //! The volumes of an ordinary user: archives, since such a user may mount no image.
 //!
-//! Init unpacks them into memory, within the caps of the volume and of the task's disk. When the processes are gone, the
-//! supervisor packs the written ones and replaces each archive in one step. A killed supervisor changes no archive.
+//! Init unpacks them into memory, within the caps of the volume and of the task's disk. At the end the supervisor packs
+//! the written ones and replaces each archive in one step: a killed supervisor changes none.
 
 use super::record::VolumeSize;
 use crate::error::{Context, Error, Kind, Result};
@@ -13,7 +13,6 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The volume for init.
 pub(super) fn shown(archive: OwnedFd, size: VolumeSize) -> VolumeFiles {
     VolumeFiles::Packed(PackedVolume { archive, bytes: size.bytes, inodes: size.inodes, unpack })
 }
@@ -22,7 +21,7 @@ fn unpack(archive: OwnedFd, top: BorrowedFd<'_>) -> Result<()> {
     unpack_own_volume(BufReader::new(File::from(archive)), top, ArchiveBounds::NONE)
 }
 
-/// Packs the files of a volume after its task. `user` is their owner inside.
+/// `user` is the files' owner inside.
 pub(super) fn packed(store: &Store, top: &OwnedFd, user: (u32, u32)) -> Result<NewVolumeImage> {
     NewVolumeImage::packed(&store.live(), |_, file| {
         let top = top.try_clone().failing(Kind::Internal, || "keep a volume's files open")?;
@@ -30,7 +29,7 @@ pub(super) fn packed(store: &Store, top: &OwnedFd, user: (u32, u32)) -> Result<N
     })
 }
 
-/// An archive of what `fill` makes in an empty directory of the host, with this mode.
+/// `fill` works in an empty directory of the host.
 pub(super) fn made(
     store: &Store,
     (size, mode): (VolumeSize, u32),
@@ -54,7 +53,7 @@ pub(super) fn made(
     Ok(new)
 }
 
-/// An import: `source` is hostile.
+/// `source` is hostile.
 pub(super) fn imported(
     store: &Store,
     size: VolumeSize,

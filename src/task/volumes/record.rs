@@ -1,5 +1,3 @@
-//! The records of volumes: their names and caps.
-
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Attempt, Durability, Lock};
 use crate::sandbox::{ImageAccess, NewVolumeImage, OpenedImage, Volume, VolumeImage, are_packed, check_volume_name};
@@ -10,22 +8,21 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const SCHEMA: u32 = 1;
-/// The record of a volume, in its directory. Its lock is held while the volume is made, replaced or removed.
+/// In the volume's directory. Its lock is held while the volume is made, replaced or removed.
 const RECORD: &str = "record.json";
-/// The file system of a volume, in its directory. Missing until the first use.
+/// The file system. Missing until the first use.
 const IMAGE: &str = "image";
-/// The same for an ordinary user: an archive.
+/// An ordinary user's file system.
 const ARCHIVE: &str = "files.tar";
-/// The longest record.
 const LONGEST: u64 = 64 << 10;
-/// The caps of a volume that a task makes at its first use.
+/// Of a volume that a task makes at its first use.
 const DEFAULT: VolumeSize = VolumeSize { bytes: 10 << 30, inodes: 1_000_000 };
-/// The smallest caps: a journal and a few files.
+/// A journal and a few files.
 const SMALLEST: VolumeSize = VolumeSize { bytes: 16 << 20, inodes: 64 };
-/// The largest caps: ext4 with blocks of 4 KiB.
+/// ext4 with blocks of 4 KiB.
 const LARGEST: VolumeSize = VolumeSize { bytes: 8 << 40, inodes: 1 << 30 };
 
-/// The time limit for the mount of a task that has ended, which the kernel removes asynchronously.
+/// Time for the mount of an ended task: the kernel removes it asynchronously.
 const UNMOUNT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -75,7 +72,6 @@ pub struct VolumeRecord {
     pub size: VolumeSize,
 }
 
-/// The files of a volume in a store.
 #[derive(Debug)]
 pub(super) struct VolumePaths<'store> {
     pub store: &'store Store,
@@ -100,7 +96,6 @@ impl<'store> VolumePaths<'store> {
         VolumePaths::image_in(&self.directory())
     }
 
-    /// The image, or the archive, in the directory of a volume.
     pub fn image_in(directory: &Path) -> PathBuf {
         directory.join(if are_packed() { ARCHIVE } else { IMAGE })
     }
@@ -109,7 +104,6 @@ impl<'store> VolumePaths<'store> {
         self.directory().join(RECORD)
     }
 
-    /// The record; `None` without such a volume.
     pub fn read(&self) -> Result<Option<VolumeRecord>> {
         let bytes = match files::read_bounded(&self.record(), LONGEST) {
             Err(error) if error.kind() == Kind::NotFound => return Ok(None),
@@ -125,7 +119,6 @@ impl<'store> VolumePaths<'store> {
         Ok(Some(record))
     }
 
-    /// The record, or the error of a missing volume.
     pub fn existing(&self) -> Result<VolumeRecord> {
         self.read()?.ok_or_else(|| {
             Error::new(Kind::NotFound, format!("no volume `{}` exists", self.name))
@@ -133,19 +126,17 @@ impl<'store> VolumePaths<'store> {
         })
     }
 
-    /// The error of a name that is taken.
     pub fn exists(&self) -> Error {
         let name = &self.name;
         Error::new(Kind::Exists, format!("there is a volume `{name}` already"))
             .hint(format!("choose another name, or remove it: brig volume rm {name}"))
     }
 
-    /// Makes the record of a new volume. `false` if there is one of that name.
+    /// `false` if there is one of that name.
     pub fn create(&self, size: VolumeSize) -> Result<bool> {
         self.create_with(size, None, |_| Ok(()))
     }
 
-    /// The same with its purpose, and with files that `add` puts into its directory.
     pub fn create_with(
         &self,
         size: VolumeSize,
@@ -186,7 +177,6 @@ impl<'store> VolumePaths<'store> {
         made
     }
 
-    /// Takes the lock of the record. Another process holds it while it makes, replaces or removes the volume.
     pub fn lock(&self) -> Result<Lock> {
         match Lock::attempt(&self.record())? {
             Attempt::Taken(lock) => Ok(lock),
@@ -195,7 +185,7 @@ impl<'store> VolumePaths<'store> {
         }
     }
 
-    /// Opens the image, after the end of the mount of a task that has ended. `None` before the first use.
+    /// Waits for the mount of an ended task. `None` before the first use.
     pub fn open(&self, access: ImageAccess) -> Result<Option<VolumeImage>> {
         let end = Instant::now() + UNMOUNT;
         let (open, other) = match are_packed() {
@@ -220,13 +210,11 @@ impl<'store> VolumePaths<'store> {
         }
     }
 
-    /// A new image of the volume's size.
     pub fn format(&self) -> Result<NewVolumeImage> {
         let VolumeSize { bytes, inodes } = self.existing()?.size;
         NewVolumeImage::format(&self.store.live(), bytes, inodes).doing(|| format!("make the volume `{}`", self.name))
     }
 
-    /// The running tasks that have the volume.
     pub fn users(&self) -> Result<Vec<VolumeUser>> {
         let mut users = Vec::new();
         for id in names_in(&self.store.live())?.into_iter().filter(|id| is_id(id) && id != self.own) {
@@ -243,7 +231,6 @@ impl<'store> VolumePaths<'store> {
         Ok(users)
     }
 
-    /// The error of a volume in use, with its users.
     pub fn in_use(&self, how: &str) -> Error {
         let users: Vec<_> = self.users().unwrap_or_default().into_iter().map(|user| user.task).collect();
         let words = match users.as_slice() {
@@ -291,7 +278,7 @@ pub struct VolumeUser {
 }
 
 impl VolumeUser {
-    /// Whether the volume cannot be opened beside it. A fill changes a copy.
+    /// A fill changes a copy.
     fn blocks(&self, access: ImageAccess) -> bool {
         match access {
             ImageAccess::Write => self.access != "fill",
@@ -301,7 +288,6 @@ impl VolumeUser {
 }
 
 impl Store {
-    /// The directory of the volumes.
     pub(crate) fn volumes_directory(&self) -> PathBuf {
         self.root().join("volumes")
     }
@@ -366,8 +352,8 @@ impl Store {
             .map(|_| ())
     }
 
-    /// Removes the volumes that were not changed for `older_than`, unless a task uses them or a kept task goes on with
-    /// them. Also removes the remains of killed commands. Returns the names and bytes of the volumes.
+    /// Removes the volumes unchanged for `older_than`, unless a task uses them or a kept task goes on with them; also
+    /// the remains of killed commands. Returns the volumes' names and bytes.
     pub fn prune_volumes(&self, older_than: Duration, dry_run: bool) -> Result<Vec<(String, u64)>> {
         if !dry_run {
             self.remove_volume_leftovers()?;
@@ -404,7 +390,6 @@ impl Store {
         Ok(())
     }
 
-    /// The names of volumes with which kept tasks go on.
     fn volumes_of_kept_tasks(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for id in self.ids()? {
@@ -418,7 +403,6 @@ impl Store {
     }
 }
 
-/// The names of a task's volumes, for an error.
 pub(super) fn step_of(volume: &Volume) -> String {
     step_of_name(&volume.name)
 }
