@@ -11,26 +11,23 @@ use rustix::fs::FileType;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// The mounts that hide the paths of one root.
 #[derive(Debug, Default)]
 pub(super) struct Covers {
-    /// The empty tmpfs over all directories, with an owner and a SELinux context: callers mask a directory for each
-    /// processor.
+    /// One tmpfs for all directories: callers mask one for each processor.
     empty: Option<OwnedFd>,
-    /// Another empty mount, for the first directory.
     first: Option<OwnedFd>,
-    /// The container's null device, checked and open.
+    /// The container's null device, checked.
     null: Option<OwnedFd>,
 }
 
 impl Covers {
-    /// Starts with a detached mount of an empty, read-only directory.
+    /// `first` is a detached mount of an empty, read-only directory.
     pub(super) fn beginning_with(first: Option<OwnedFd>) -> Covers {
         Covers { first, ..Covers::default() }
     }
 }
 
-/// Hides a path. A missing one needs no mask; any other failure is an error (youki CVE-2025-62161).
+/// A missing path needs no mask; any other failure is an error (youki CVE-2025-62161).
 pub(super) fn mask(root: BorrowedFd<'_>, path: &Path, (owner, label): (Ids, &str), covers: &mut Covers) -> Result<()> {
     if weaken::is_off("masks") {
         return Ok(());
@@ -61,7 +58,7 @@ pub(super) fn mask(root: BorrowedFd<'_>, path: &Path, (owner, label): (Ids, &str
     Ok(())
 }
 
-/// The container's /dev/null, checked to be that device (CVE-2025-31133).
+/// Checked to be that device (CVE-2025-31133).
 fn null_device(root: BorrowedFd<'_>) -> Result<OwnedFd> {
     let null = resolve::open(root, Path::new("/dev/null"))?;
     let status = rustix::fs::fstat(&null).failing(Kind::Mount, || "read the type of `/dev/null`")?;

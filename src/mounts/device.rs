@@ -1,5 +1,5 @@
-//! Device nodes of a container's /dev, made and changed by descriptors only: a name that the image chose is never
-//! followed (CVE-2026-41579, CVE-2026-88264).
+//! Device nodes of a container's /dev, by descriptors only: a name that the image chose is never followed
+//! (CVE-2026-41579, CVE-2026-88264).
 
 use super::mount::{attach, clone_tree, restrict};
 use super::resolve;
@@ -16,21 +16,18 @@ use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
-    /// The path, absolute in the container.
+    /// Absolute in the container.
     pub at: PathBuf,
     /// Character or block device, or FIFO.
     pub kind: FileType,
-    /// Major number.
     pub major: u32,
-    /// Minor number.
     pub minor: u32,
-    /// Permissions.
     pub mode: u32,
-    /// Owner in our ids; the container's user 0 if absent.
+    /// In our ids; the container's user 0 if absent.
     pub owner: Ids,
 }
 
-/// The links that programs expect (runtime-spec, "Dev symbolic links").
+/// runtime-spec, "Dev symbolic links".
 const LINKS: [(&str, &str); 4] = [
     ("/dev/fd", "/proc/self/fd"),
     ("/dev/stdin", "/proc/self/fd/0"),
@@ -38,7 +35,7 @@ const LINKS: [(&str, &str); 4] = [
     ("/dev/stderr", "/proc/self/fd/2"),
 ];
 
-/// Makes the default devices that the caller does not replace, the caller's devices, and the links.
+/// Skips default devices that the caller replaces.
 pub(super) fn populate(root: BorrowedFd<'_>, devices: &[Node], owner: Ids) -> Result<()> {
     let dev = if weaken::is_off("true-dev") {
         rustix::fs::openat(root, "dev", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -60,7 +57,7 @@ pub(super) fn populate(root: BorrowedFd<'_>, devices: &[Node], owner: Ids) -> Re
             make(dev.as_fd(), Path::new(default.name), &node)?;
         }
     }
-    // As in runc: this path is always the link to the container's devpts.
+    // As in runc, this is always the link to the container's devpts.
     for node in devices.iter().filter(|node| node.at != Path::new("/dev/ptmx")) {
         let (directory, name) = resolve::parent(root, &node.at)?;
         make(directory.as_fd(), &name, node)?;
@@ -79,7 +76,7 @@ pub(super) fn populate(root: BorrowedFd<'_>, devices: &[Node], owner: Ids) -> Re
     symlink(root, Path::new("/dev/ptmx"), Path::new("pts/ptmx"))
 }
 
-/// Makes one node in `directory`. If the kernel refuses (in a user namespace), binds the host's node.
+/// In a user namespace mknod fails: binds the host's node.
 fn make(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
     let step = || format!("make the device `{}`", node.at.display());
     let number = rustix::fs::makedev(node.major, node.minor);
@@ -100,7 +97,7 @@ fn make(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
     }
 }
 
-/// Changes the owner of a new node, if it is still the one that was made.
+/// Another process may have replaced the new node.
 fn set_owner(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made =
@@ -112,7 +109,6 @@ fn set_owner(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> 
     own(made.as_fd(), "", node.owner)
 }
 
-/// Whether a file is this node.
 fn is_node(found: &Stat, node: &Node) -> bool {
     let is_device = node.kind != FileType::Fifo;
     let number = rustix::fs::makedev(node.major, node.minor);
@@ -143,7 +139,7 @@ fn bind(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
     attach(&tree, place.as_fd())
 }
 
-/// Makes the default devices, or binds the host's nodes onto empty files where mknod is refused (in a user namespace).
+/// In a user namespace mknod fails: binds the host's nodes onto empty files.
 pub(super) fn defaults(root: BorrowedFd<'_>, owner: Ids) -> Result<()> {
     let dev = real_directory(root, Path::new("/dev"))?;
     let before = umask(Mode::empty()); // every user may open them
@@ -158,7 +154,7 @@ fn make_default(dev: BorrowedFd<'_>, device: &Device, owner: Ids) -> Result<()> 
         Ok(()) => own(dev, name, owner),
         Err(Errno::PERM) => {
             let tree = clone_tree(CWD, &Path::new("/dev").join(name))?;
-            // A device on a read-only mount accepts writes, but its mode and owner, the host's, cannot change.
+            // Accepts writes although read-only, but its mode and owner, the host's, cannot change.
             restrict(&tree, Attributes::DEVICES.read_only())?;
             attach(&tree, resolve::target(dev, Path::new(name), FileType::RegularFile)?.as_fd())
         }

@@ -1,4 +1,4 @@
-//! Detached mounts: made, copied, restricted and attached by descriptors (mount API of kernel 5.2; attributes 5.12).
+//! Detached mounts by descriptors (mount API of kernel 5.2; attributes 5.12).
 
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::Attributes;
@@ -13,12 +13,12 @@ use rustix::mount::{
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// A detached tmpfs of at most `bytes` and `inodes`; 0 means unlimited.
+/// 0 means unlimited.
 pub(super) fn tmpfs(bytes: u64, inodes: u64, mode: u32, owner: Ids, attributes: Attributes) -> Result<OwnedFd> {
     labelled_tmpfs(bytes, inodes, mode, owner, attributes, "")
 }
 
-/// A detached tmpfs with a SELinux context, unless that is empty.
+/// Without a SELinux context if `label` is empty.
 pub(super) fn labelled_tmpfs(
     bytes: u64,
     inodes: u64,
@@ -39,7 +39,6 @@ pub(super) fn labelled_tmpfs(
     new_file_system("tmpfs", &options[..count], attributes)
 }
 
-/// Makes a file system with the new mount API (kernel 5.2) and returns it as a detached mount.
 pub(super) fn new_file_system(name: &str, options: &[(&str, String)], attributes: Attributes) -> Result<OwnedFd> {
     let step = || format!("make a `{name}` file system");
     let context = fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Mount, step)?;
@@ -52,11 +51,10 @@ pub(super) fn new_file_system(name: &str, options: &[(&str, String)], attributes
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags).failing(Kind::Mount, step)
 }
 
-/// The prefix of paths to descriptors of this process.
 const HELD: &str = "/proc/self/fd";
 
-/// Opens a path again that the caller holds open since its check. The kernel copies only mounts of the current
-/// namespace, and the descriptor may come from another. Both must be the same file.
+/// Opens a checked path again. The kernel copies only mounts of the current namespace, and the held descriptor may come
+/// from another. Both must be the same file.
 fn open_held(path: &Path) -> Result<OwnedFd> {
     let step = || format!("open what is held as `{}`", path.display());
     let held = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Mount, step)?;
@@ -70,11 +68,10 @@ fn open_held(path: &Path) -> Result<OwnedFd> {
     Err(Error::new(Kind::Policy, "it has moved since it was checked").doing(step()).hint("leave it where it is"))
 }
 
-/// A detached copy of a mount, by path or by descriptor.
 const CLONE: OpenTreeFlags =
     OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC).union(OpenTreeFlags::AT_EMPTY_PATH);
 
-/// Copies one mount (not those below it) as a detached tree.
+/// Without the mounts below.
 pub(super) fn clone_tree(directory: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
     if path.starts_with(HELD) {
         return clone_tree(open_held(path)?.as_fd(), Path::new(""));
@@ -88,9 +85,8 @@ pub(super) fn clone_tree(directory: BorrowedFd<'_>, path: &Path) -> Result<Owned
     })
 }
 
-/// Copies a mount for a read-only view. In a user namespace the files under a mount must stay covered
-/// (mount_namespaces(7)). If the kernel therefore refuses to copy one mount, its submounts are copied too, and the
-/// boolean is true. `sandbox::submounts` covers those that must stay hidden.
+/// If the kernel refuses to copy one mount in a user namespace, the submounts are copied too, and the boolean is true.
+/// `sandbox::submounts` covers those that must stay hidden.
 pub(super) fn clone_read_only(path: &Path) -> Result<(OwnedFd, bool)> {
     match clone_tree(CWD, path) {
         Err(error) if error.errno() == Some(libc::EINVAL) => {}
@@ -103,20 +99,19 @@ pub(super) fn clone_read_only(path: &Path) -> Result<(OwnedFd, bool)> {
         .map(|tree| (tree, true))
 }
 
-/// Adds attributes to a detached mount and to all mounts below it.
+/// Also for all mounts below.
 pub(super) fn restrict_all(tree: &OwnedFd, attributes: Attributes) -> Result<()> {
     let wanted = MountAttr { set: kept(attributes.0), ..MountAttr::default() };
     set_attributes(tree.as_fd(), c"", !weaken::is_off("submount-attributes"), &wanted)
         .failing(Kind::Mount, || "set the attributes of a mount and of those below it")
 }
 
-/// Copies a mount with its submounts as a detached tree.
+/// With its submounts.
 pub(super) fn clone_all(directory: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
     open_tree(directory, path, CLONE | OpenTreeFlags::AT_RECURSIVE)
         .failing(Kind::Mount, || format!("take the tree `{}`", path.display()))
 }
 
-/// Attaches a detached tree at the path of `target`.
 pub(crate) fn attach(tree: &OwnedFd, target: BorrowedFd<'_>) -> Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(tree, "", target, "", flags).failing(Kind::Mount, || "attach a mount")
@@ -127,18 +122,17 @@ pub(super) fn attach_to_host(tree: &OwnedFd, path: &Path) -> Result<()> {
         .failing(Kind::Mount, || format!("attach what the root is built of at `{}`", path.display()))
 }
 
-/// The id of a file's mount in the mount table. statx(2), `STATX_MNT_ID`, kernel 5.8.
+/// In the mount table. statx(2), `STATX_MNT_ID`, kernel 5.8.
 pub(super) fn mount_id(place: impl AsFd) -> Result<u64> {
     let found = statx(place, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
     found.map(|found| found.stx_mnt_id).failing(Kind::Mount, || "ask for the number of a mount")
 }
 
-/// Adds attributes to one mount.
 pub(super) fn restrict(tree: &OwnedFd, attributes: Attributes) -> Result<()> {
     restrict_mapped(tree, attributes, None)
 }
 
-/// Adds attributes and, on request, an id mapping to one detached mount. mount_setattr(2), `MOUNT_ATTR_IDMAP` (5.12).
+/// mount_setattr(2), `MOUNT_ATTR_IDMAP` (5.12).
 pub(super) fn restrict_mapped(tree: &OwnedFd, attributes: Attributes, idmap: Option<&OwnedFd>) -> Result<()> {
     let mut wanted = MountAttr { set: kept(attributes.0), ..MountAttr::default() };
     if let Some(userns) = idmap {
@@ -154,14 +148,14 @@ pub(super) fn restrict_mapped(tree: &OwnedFd, attributes: Attributes, idmap: Opt
         })
 }
 
-/// Whether a mount is an overlayfs, which cannot be id-mapped.
+/// An overlayfs cannot be id-mapped.
 fn is_overlay(tree: &OwnedFd) -> bool {
-    /// `OVERLAYFS_SUPER_MAGIC` of linux/magic.h.
+    /// linux/magic.h.
     const MAGIC: i128 = 0x794c_7630;
     rustix::fs::fstatfs(tree).is_ok_and(|found| i128::from(found.f_type) == MAGIC)
 }
 
-/// The attributes that no test has switched off.
+/// Those that no test has switched off.
 pub(super) fn kept(attributes: u64) -> u64 {
     [("nosuid", bits::NOSUID), ("nodev", bits::NODEV), ("read-only-mounts", bits::RDONLY)]
         .into_iter()

@@ -1,4 +1,4 @@
-//! Enters the new root and removes the old one.
+//! Enters the new root.
 
 use super::mount::mount_id;
 use crate::error::{Context, Kind, Result};
@@ -13,9 +13,8 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
-/// Leaves a chroot that the engine is in, so that the next step replaces the root of the mount namespace itself.
-/// Otherwise each process that enters the namespace later, such as that of `exec`, gets the machine's root: setns(2)
-/// leaves a chroot.
+/// Leaves the engine's chroot: the next step must replace the root of the mount namespace itself. Otherwise later
+/// processes, such as that of `exec`, get the machine's root: setns(2) leaves a chroot.
 pub(super) fn leave_chroot() -> Result<()> {
     if weaken::is_off("chroot") {
         return Ok(());
@@ -26,14 +25,13 @@ pub(super) fn leave_chroot() -> Result<()> {
     move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::Mount)).failing(Kind::Mount, step)
 }
 
-/// Makes `root` (a mount) the root of this mount namespace and detaches the old one. pivot_root(2), "pivot_root(".",
-/// ".")".
+/// Detaches the old root. pivot_root(2), `pivot_root(".", ".")`.
 pub(crate) fn enter(root: BorrowedFd<'_>) -> Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let old = rustix::fs::open("/", flags, Mode::empty()).failing(Kind::Mount, || "open the old root")?;
     fchdir(root).failing(Kind::Mount, || "enter the new root")?;
     pivot_root(".", ".").failing(Kind::Mount, || "make the new root the root")?;
-    // The old root is now on top of the new one; its unmount must not propagate to its origin. Use its descriptor: "."
+    // The old root is on top of the new one; its unmount must not propagate to its origin. Use its descriptor: "."
     // alone is the new root, whose propagation must stay.
     fchdir(&old).failing(Kind::Mount, || "enter the old root")?;
     drop(old);
@@ -43,16 +41,15 @@ pub(crate) fn enter(root: BorrowedFd<'_>) -> Result<()> {
     chdir("/").failing(Kind::Mount, || "enter the root")
 }
 
-/// Makes `root` the root of this process, for a container in the host's mount namespace. chroot(2).
+/// For a container in the host's mount namespace.
 pub(super) fn chroot(root: BorrowedFd<'_>) -> Result<()> {
     fchdir(root).failing(Kind::Mount, || "enter the new root")?;
     rustix::process::chroot(".").failing(Kind::Mount, || "make the new root the root")?;
     chdir("/").failing(Kind::Mount, || "enter the root")
 }
 
-/// Moves `root` (a mount) over the old root, for hosts on a ramdisk, whose root cannot be pivoted. The old root stays
-/// below. So its complete proc and sysfs mounts are unmounted first: they would let a new user namespace mount complete
-/// ones.
+/// For hosts on a ramdisk, whose root cannot be pivoted. The old root stays below, so its complete proc and sysfs
+/// mounts are unmounted. They would let a new user namespace mount complete ones.
 pub(super) fn move_over(root: BorrowedFd<'_>) -> Result<()> {
     for place in whole_kernel_mounts(host::mounts()?, mount_id(root)?) {
         match unmount(&place, UnmountFlags::DETACH) {
@@ -68,8 +65,7 @@ pub(super) fn move_over(root: BorrowedFd<'_>) -> Result<()> {
     chroot(root)
 }
 
-/// The mount points of proc and sysfs outside the mount `own`. Mount ids decide: paths do not prove which mounts are
-/// its children.
+/// Outside the mount `own`. Paths do not prove which mounts are its children; mount ids do.
 fn whole_kernel_mounts(table: Vec<MountEntry>, own: u64) -> Vec<PathBuf> {
     let parents: BTreeMap<u64, u64> = table.iter().map(|mount| (mount.id, mount.parent)).collect();
     let is_own = |mount: u64| {

@@ -1,4 +1,4 @@
-//! Opens paths below a container's root: openat2(2) from a descriptor of that root.
+//! Opens paths below a container's root with openat2(2).
 //!
 //! The tree may be hostile: every component can be a symlink to any path. `RESOLVE_IN_ROOT` keeps `..` and absolute
 //! links inside, `RESOLVE_NO_MAGICLINKS` refuses `/proc/*/fd` links (kernel 5.6). Callers use the descriptor and never
@@ -13,7 +13,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Flags for a file that must be new: not an existing file, not a link.
 pub(super) const NEW_FILE: OFlags =
     OFlags::CREATE.union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::WRONLY).union(OFlags::CLOEXEC);
 
@@ -21,12 +20,11 @@ fn inside_root() -> ResolveFlags {
     if weaken::is_off("resolve") { ResolveFlags::empty() } else { ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS }
 }
 
-/// Opens `path` inside `root` as a location (`O_PATH`).
 pub(crate) fn open(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
     open_as(root, path, OFlags::PATH | OFlags::CLOEXEC)
 }
 
-/// Opens `path` inside `root` with `flags`. Repeats after EAGAIN, which a rename in the tree causes.
+/// Repeats after EAGAIN, which a rename in the tree causes.
 pub(crate) fn open_as(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd> {
     let inside = relative(path);
     let mut tries = 0;
@@ -38,20 +36,19 @@ pub(crate) fn open_as(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Resul
     }
 }
 
-/// Opens `path` inside `root` without following a symlink at its end.
+/// Does not follow a symlink at the end.
 pub(super) fn itself(root: BorrowedFd<'_>, path: &Path) -> std::result::Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat2(root, relative(path).as_path(), flags, Mode::empty(), inside_root())
 }
 
-/// Opens a regular file inside `root` for reading. Non-blocking, since the file may have changed since its check.
+/// Non-blocking, since the file may have changed since its check.
 pub(super) fn regular(root: BorrowedFd<'_>, path: &Path) -> std::result::Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     openat2(root, relative(path).as_path(), flags, Mode::empty(), inside_root())
 }
 
-/// Makes the directory `path` inside `root` with its missing parents (0755), and opens it. Existing directories stay
-/// unchanged. The boolean is whether the last component is new.
+/// Missing parents get 0755; existing directories stay unchanged. The boolean is whether the last component is new.
 pub(crate) fn directory(root: BorrowedFd<'_>, path: &Path, mode: u32) -> Result<(OwnedFd, bool)> {
     make_directory(root, path, mode).or_else(|error| match real_path(root, path, &error)? {
         Some(real) => make_directory(root, &real, mode),
@@ -75,14 +72,14 @@ fn make_directory(root: BorrowedFd<'_>, path: &Path, mode: u32) -> Result<(Owned
         Err(Errno::EXIST) => false,
         Err(errno) => return Err(errno).failing(Kind::Mount, || format!("make `{}` in the root", path.display())),
     };
-    // The component may be a symlink of the image: follow it inside the root.
+    // Follow a symlink of the image inside the root.
     Ok((open_as(root, path, flags)?, new))
 }
 
-/// `path` without links and `..`, with missing components as they are named: the target of a dangling link, inside the
-/// root, as runc makes it. `None` if the path stays the same, or if `error` does not mean a missing file.
+/// The target of a dangling link, inside the root, as in runc. `None` if `path` stays the same, or if `error` does not
+/// mean a missing file.
 fn real_path(root: BorrowedFd<'_>, path: &Path, error: &Error) -> Result<Option<PathBuf>> {
-    /// The kernel's limit (path_resolution(7)).
+    /// path_resolution(7).
     const MOST_LINKS: usize = 40;
     if !matches!(error.errno(), Some(libc::ENOENT | libc::EEXIST)) {
         return Ok(None);
@@ -111,19 +108,17 @@ fn real_path(root: BorrowedFd<'_>, path: &Path, error: &Error) -> Result<Option<
     Ok((real != path).then_some(real))
 }
 
-/// The directory of `path`; `None` for the root.
+/// `None` for the root.
 pub(super) fn above(path: &Path) -> Option<&Path> {
     path.parent().filter(|above| *above != Path::new("/") && *above != Path::new(""))
 }
 
-/// The directory of a path: the root itself, or an opened one below it.
 pub(crate) enum Above<'root> {
     Root(BorrowedFd<'root>),
     Below(OwnedFd),
 }
 
 impl<'root> Above<'root> {
-    /// The directory of `path`, made if missing (0755).
     fn of(root: BorrowedFd<'root>, path: &Path) -> Result<Above<'root>> {
         Ok(match above(path) {
             None => Above::Root(root),
@@ -141,7 +136,7 @@ impl AsFd for Above<'_> {
     }
 }
 
-/// The directory of `path` inside `root` (made if missing), and the last component's name.
+/// The directory is made if missing.
 pub(crate) fn parent<'root>(root: BorrowedFd<'root>, path: &Path) -> Result<(Above<'root>, PathBuf)> {
     let name = path.file_name().map(PathBuf::from).ok_or_else(|| {
         Error::new(Kind::Mount, "a path with a last component is needed").doing(format!("open `{}`", path.display()))
@@ -149,7 +144,7 @@ pub(crate) fn parent<'root>(root: BorrowedFd<'root>, path: &Path) -> Result<(Abo
     Ok((Above::of(root, path)?, name))
 }
 
-/// Opens `path` as the mount point of a file (made empty if missing) or of a directory.
+/// A missing file is made empty.
 pub(crate) fn target(root: BorrowedFd<'_>, path: &Path, kind: FileType) -> Result<OwnedFd> {
     if kind == FileType::Directory {
         return Ok(directory(root, path, 0o755)?.0);
@@ -172,19 +167,17 @@ fn make_file(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
         .map(drop)
 }
 
-/// Opens a directory of the host as a location.
 pub(crate) fn host_directory(path: &Path) -> Result<OwnedFd> {
     rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .failing(Kind::Mount, || format!("open `{}`", path.display()))
 }
 
-/// The type of an open file.
 pub(crate) fn file_type(descriptor: impl AsFd) -> Result<FileType> {
     let status = rustix::fs::fstat(descriptor).failing(Kind::Mount, || "read a file's type")?;
     Ok(FileType::from_raw_mode(status.st_mode))
 }
 
-/// `path` in the form of openat2: relative, and `.` for the root itself.
+/// The form of openat2: relative, and `.` for the root itself.
 fn relative(path: &Path) -> PathBuf {
     let inside: PathBuf = path.components().filter(|part| !matches!(part, Component::RootDir)).collect();
     if inside.as_os_str().is_empty() { PathBuf::from(".") } else { inside }
@@ -203,7 +196,6 @@ pub(super) mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// An empty root in a temporary directory.
     pub(in crate::mounts) fn tree() -> (tempfile::TempDir, OwnedFd) {
         let outside = tempfile::tempdir().unwrap();
         std::fs::create_dir(outside.path().join("root")).unwrap();
@@ -218,7 +210,6 @@ pub(super) mod tests {
         symlink("../victim", outside.path().join("root/dots")).unwrap();
         symlink(outside.path().join("victim"), outside.path().join("root/absolute")).unwrap();
         for link in ["/dots/made", "/absolute/made"] {
-            // The dangling link's target is made inside the root.
             directory(root.as_fd(), Path::new(link), 0o755).unwrap();
         }
         assert!(outside.path().join("root/victim/made").is_dir());

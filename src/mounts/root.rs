@@ -1,6 +1,5 @@
-//! The root of a container in init: [`build`](Root::build), [`seal`](Root::seal), [`enter`](Root::enter).
-//!
-//! Hooks and the terminal come between the first two. Steps that one kind of root does not need are empty.
+//! The root of a container in init: [`build`](Root::build), hooks and the terminal, [`seal`](Root::seal),
+//! [`enter`](Root::enter).
 
 use super::bundle::{self, Bundle};
 use super::{Built, pivot, sandbox};
@@ -9,17 +8,14 @@ use crate::spec::root::{Ids, Root as Base};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-/// The input for the root.
 #[derive(Debug)]
 pub(crate) enum Root {
-    /// The steps of a sandbox.
     Sandbox(sandbox::Plan),
-    /// The directory and the mounts of a config.json.
     Bundle(Bundle),
 }
 
 impl Root {
-    /// Builds the root in the mount namespace of this process. Takes the parts of the plan that can be used once.
+    /// Takes the parts of the plan that can be used once.
     pub(crate) fn build(&mut self) -> Result<Built> {
         match self {
             Root::Sandbox(plan) => sandbox::build(plan),
@@ -27,8 +23,7 @@ impl Root {
         }
     }
 
-    /// The steps after the hooks: the console, the command's working directory, masks and read-only paths. A sandbox
-    /// has no hooks; its own steps seal it.
+    /// The steps after the hooks. A sandbox has none; its own steps seal it.
     pub(crate) fn seal(&self, built: &Built, directory: &Path, console: Option<BorrowedFd<'_>>) -> Result<()> {
         let Root::Bundle(bundle) = self else { return Ok(()) };
         if let Some(terminal) = console.filter(|_| bundle.own_mounts) {
@@ -38,7 +33,7 @@ impl Root {
         bundle::seal(bundle, &built.root, &built.late)
     }
 
-    /// Makes the built root the root of this process, which can then name no path of the host.
+    /// Afterwards this process can name no path of the host.
     pub(crate) fn enter(&self, built: &Built) -> Result<()> {
         match self {
             Root::Sandbox(plan) if plan.file_system.root == Base::Host || built.is_entered => Ok(()),
@@ -47,7 +42,7 @@ impl Root {
         }
     }
 
-    /// The sandbox's user, which gets the standard streams before init loses the power to change owners.
+    /// The sandbox's user gets the standard streams before init loses the power to change owners.
     pub(crate) fn user(&self) -> Option<Ids> {
         match self {
             Root::Sandbox(plan) => Some(plan.user),
@@ -60,7 +55,7 @@ impl Root {
         matches!(self, Root::Bundle(bundle) if bundle.own_mounts)
     }
 
-    /// Whether building copies files into memory, which the container's cgroups must count.
+    /// The container's cgroups must count files that are copied into memory.
     pub(crate) fn fills_memory(&self) -> bool {
         matches!(self, Root::Sandbox(plan) if plan.fills_memory())
     }

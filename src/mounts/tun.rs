@@ -9,14 +9,12 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, makedev, mknodat};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use std::os::fd::AsFd;
 
-/// Its directory on the host.
 const DIRECTORY: &str = "/dev/net";
-/// Its numbers (the kernel's Documentation/admin-guide/devices.txt).
+/// Documentation/admin-guide/devices.txt.
 const NUMBERS: (u32, u32) = (10, 200);
 
-/// Gives this process a new mount namespace in which every user may open `/dev/net/tun`. A new node covers the host's,
-/// which stays unchanged. Needs the machine's root. The kernel still requires rights over the network namespace to make
-/// a device.
+/// A new node that every user may open covers the host's in a new mount namespace. Needs the machine's root. The kernel
+/// still requires rights over the network namespace to make a device.
 pub(crate) fn show_tun() -> Result<()> {
     let step = || "show `/dev/net/tun` to a program";
     unshare(CloneFlags::CLONE_NEWNS).failing(Kind::Mount, step)?;

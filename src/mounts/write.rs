@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// A path that must be a directory of the root, never reached through a symlink (CVE-2019-19921, CVE-2023-28642).
+/// Never reached through a symlink (CVE-2019-19921, CVE-2023-28642).
 pub(super) fn real_directory(root: BorrowedFd<'_>, at: &Path) -> Result<OwnedFd> {
     let (parent, name) = resolve::parent(root, at)?;
     match rustix::fs::mkdirat(&parent, name.as_path(), Mode::from_raw_mode(0o755)) {
@@ -40,7 +40,7 @@ pub(super) fn link(directory: BorrowedFd<'_>, name: &Path, target: &Path) -> Res
     }
 }
 
-/// Writes a new file. The image's file under that name is removed, never followed (CVE-2025-24965).
+/// The image's file under that name is removed, never followed (CVE-2025-24965).
 pub(super) fn file(root: BorrowedFd<'_>, at: &Path, content: &[u8], mode: u32, owner: Ids) -> Result<()> {
     let (directory, name) = resolve::parent(root, at)?;
     write(directory.as_fd(), &name, at, (content, mode), owner)

@@ -1,6 +1,5 @@
-//! A bundle's root under a cap: an overlay over it, with its changes on a small private file system.
-//!
-//! The bundle's directory is never written. Source: Documentation/filesystems/overlayfs.rst.
+//! A bundle's root under a cap: an overlay whose changes are on a small private file system (overlayfs.rst). The
+//! bundle's directory is never written.
 
 use crate::error::{Context, Kind, Result, Step as _};
 use crate::mounts::disk::Pending;
@@ -17,41 +16,36 @@ const LOWER: &str = "capped-lower";
 const UPPER: &str = "capped-upper";
 const WORK: &str = "capped-work";
 
-/// The file system for changes of the root.
 #[derive(Debug)]
 pub(crate) struct Cap {
-    /// The small file system.
     pub backing: Backing,
-    /// Whether the overlay keeps its marks in `user.overlay.*`, as a user namespace needs.
+    /// Whether the overlay's marks are `user.overlay.*`, as a user namespace needs.
     pub user_xattr: bool,
-    /// The source of its mount, as the tables of mounts show it.
+    /// As the tables of mounts show it.
     pub source: String,
 }
 
-/// A capped root, or what init makes it of.
 #[derive(Debug)]
 pub(crate) enum Capped {
-    /// Init makes it. The host does not see it.
+    /// The host does not see it.
     ToMake(Cap),
-    /// The runtime has made it: a detached mount.
+    /// A detached mount of the runtime.
     Made(OwnedFd),
 }
 
-/// The kind of the small file system.
 #[derive(Debug)]
 pub(crate) enum Backing {
-    /// An ext4 image that a helper process makes.
     Image(Pending),
     /// A tmpfs, which the container's memory limit counts.
     Memory {
         bytes: u64,
-        /// Its files, directories and links.
+        /// Files, directories and links.
         inodes: u64,
     },
 }
 
-/// Covers `root`, in a mount namespace that propagates nothing to the host. Returns the covered root, a detached mount,
-/// and the root directory of the small file system.
+/// The mount namespace propagates nothing to the host. Returns the covered root, detached, and the root directory of
+/// the small file system.
 pub(super) fn cover(root: &Path, cap: Cap) -> Result<(OwnedFd, OwnedFd)> {
     let step = || "cover the root with the capped disk";
     let disk = match cap.backing {
@@ -81,7 +75,7 @@ pub(super) fn cover(root: &Path, cap: Cap) -> Result<(OwnedFd, OwnedFd)> {
     for (key, value) in [source, ("lowerdir", LOWER), ("upperdir", UPPER), ("workdir", WORK), ("xino", "off")] {
         fsconfig_set_string(&context, key, value).failing(Kind::Mount, step)?;
     }
-    // The data is not read after a crash, so it needs no sync.
+    // Not read after a crash.
     for flag in [Some("volatile"), cap.user_xattr.then_some("userxattr")].into_iter().flatten() {
         fsconfig_set_flag(&context, flag).failing(Kind::Mount, step)?;
     }

@@ -1,7 +1,5 @@
-//! `tmpcopyup`: a tmpfs that starts with a copy of the directory that it covers.
-//!
-//! Input: both directories, open. The tree may be hostile: the walk of `files` follows no symlink and needs few
-//! descriptors.
+//! `tmpcopyup`: a tmpfs that starts with a copy of the directory that it covers. The tree may be hostile: the walk of
+//! `files` follows no symlink.
 
 use crate::error::{Context, Kind, Result};
 use crate::files::{self, Bounds, DIRECTORY, Names, Walk, WalkStep, open_directory};
@@ -16,16 +14,15 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The deepest level of directories that is copied.
 const DEEPEST: usize = 512;
 
-/// A directory that is copied: its path below the top, and its status; `None` for the top.
+/// The path below the top; `None` is the status of the top.
 struct Level {
     path: Vec<u8>,
     status: Option<Stat>,
 }
 
-/// Copies everything below `from` (an `O_PATH` descriptor) into `to` (the root of a mount).
+/// `from` is an `O_PATH` descriptor, `to` the root of a mount.
 pub(super) fn copy(from: &OwnedFd, to: &OwnedFd) -> Result<()> {
     let step = || "copy a directory";
     let from = openat(from, ".", DIRECTORY, Mode::empty()).failing(Kind::Mount, || "read the covered directory")?;
@@ -63,15 +60,14 @@ pub(super) fn copy(from: &OwnedFd, to: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// Files with several names: each further name links to the first copy. Copies would multiply the bytes of the tmpfs.
+/// Each further name of a file links to the first copy. Copies would multiply the bytes of the tmpfs.
 struct Links {
     top: OwnedFd,
-    /// The path of the first copy, by device and inode.
     first: HashMap<(u64, u64), Vec<u8>>,
 }
 
 impl Links {
-    /// Links `name` to an earlier copy of the same file; `false` if it must be copied.
+    /// `false` if the file must be copied.
     fn make(&mut self, to: BorrowedFd<'_>, name: &CStr, status: &Stat, path: Vec<u8>) -> bool {
         if status.st_nlink < 2 {
             return false;
@@ -118,7 +114,7 @@ fn set_owner_and_mode(at: BorrowedFd<'_>, name: &CStr, status: &Stat) -> std::re
     chmodat(at, name, Mode::from_raw_mode(status.st_mode & 0o7777), AtFlags::empty())
 }
 
-/// Extended attributes. Those that the tmpfs refuses are left out, as cp(1) does.
+/// Those that the tmpfs refuses are left out, as cp(1) does.
 fn attributes(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<()> {
     let mut names = vec![0_u8; 64 << 10];
     let Ok(length) = flistxattr(from, &mut names[..]) else { return Ok(()) };

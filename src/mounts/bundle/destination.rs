@@ -1,7 +1,5 @@
-//! Refuses mounts of a config.json at protected destinations. The check reads the opened file, since the image's links
-//! can lead to any path of the root.
-//!
-//! `spec::config::check` checks the text of a path; this module checks what the path resolves to.
+//! Refuses mounts at protected destinations. The check reads the opened file, since the image's links can lead to any
+//! path of the root.
 
 use super::plan::Mount;
 use crate::error::{Context, Error, Kind, Result};
@@ -12,11 +10,11 @@ use rustix::fs::{AtFlags, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, StatxFla
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-/// The inode of a procfs's root (`PROC_ROOT_INO` of linux/proc_fs.h).
+/// `PROC_ROOT_INO` of linux/proc_fs.h.
 const PROC_ROOT: u64 = 1;
 
-/// Refuses the root itself and all paths in the container's /proc but those that may be covered (CVE-2019-16884). A
-/// procfs elsewhere, such as the host's as a volume, protects nothing.
+/// Refuses the root and all paths in the container's /proc but those that may be covered (CVE-2019-16884). A procfs
+/// elsewhere, such as the host's as a volume, protects nothing.
 pub(super) fn check(root: BorrowedFd<'_>, mount: &Mount, place: BorrowedFd<'_>) -> Result<()> {
     if weaken::is_off("destination") {
         return Ok(());
@@ -37,7 +35,7 @@ pub(super) fn check(root: BorrowedFd<'_>, mount: &Mount, place: BorrowedFd<'_>) 
     if may { Ok(()) } else { Err(Error::new(Kind::Mount, "it cannot be mounted because it is inside /proc")) }
 }
 
-/// Refuses a bind mount at /proc that is not a procfs: programs trust its files.
+/// Programs trust the files of /proc.
 pub(super) fn check_kind(mount: &Mount, tree: BorrowedFd<'_>) -> Result<()> {
     if mount.at.to_str().is_none_or(|at| clean(at) != "/proc") {
         return Ok(());
@@ -49,7 +47,6 @@ pub(super) fn check_kind(mount: &Mount, tree: BorrowedFd<'_>) -> Result<()> {
     Err(Error::new(Kind::Mount, "\"/proc\" cannot be mounted because it is not of type proc"))
 }
 
-/// Whether `found` is the file of this path below /proc and may be covered.
 fn stands_for(proc: BorrowedFd<'_>, path: &Path, found: &Inode) -> Result<bool> {
     let Ok(inside) = path.strip_prefix("/proc") else { return Ok(false) };
     if !path.to_str().is_some_and(may_be_covered) || Inode::of(proc)?.inode != PROC_ROOT {

@@ -1,5 +1,4 @@
-//! New file systems for the mounts of a config.json: the kernel's by the new mount API, others by mount(2), and views
-//! of the cgroups.
+//! New file systems for the mounts of a config.json, and views of the cgroups.
 
 use super::options::Options;
 use super::plan::{Bundle, Mount};
@@ -20,16 +19,16 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The kernel's file systems, for which the new mount API equals mount(2).
+/// For these the new mount API equals mount(2).
 const OWN: [&str; 5] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue"];
 
-/// The longest value that fsconfig(2) takes.
+/// fsconfig(2).
 const LONGEST_VALUE: usize = 255;
 
-/// `PROC_SUPER_MAGIC` of linux/magic.h.
+/// linux/magic.h.
 const PROC_MAGIC: i64 = 0x9fa0;
 
-/// Mounts a new file system at its destination. With `late` it stays writable for now.
+/// With `late` it stays writable for now.
 pub(super) fn mount(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount, late: bool) -> Result<OwnedFd> {
     let (target, mode) = match mount.kind.as_str() {
         // A symlink here would let the image redirect our writes to /proc (CVE-2019-19921, CVE-2023-28642).
@@ -66,7 +65,7 @@ pub(super) fn mount(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount, late: bo
     Ok(made)
 }
 
-/// A directory of the root that is not a symlink, or runc's error.
+/// The error is runc's.
 fn ordinary_directory(root: BorrowedFd<'_>, mount: &Mount) -> Result<OwnedFd> {
     true_directory(root, &mount.at).map_err(|error| {
         if [Errno::NOTDIR, Errno::LOOP].iter().any(|each| error.errno() == Some(each.raw_os_error())) {
@@ -95,7 +94,7 @@ fn by_fsopen(mount: &Mount, mode: Option<u32>, late: bool) -> Result<OwnedFd> {
             fsconfig_set_flag(&context, *word).failing(Kind::Mount, || format!("set `{word}`"))?;
         }
     }
-    // A tmpfs over an existing directory gets the directory's mode, unless the caller sets one.
+    // A tmpfs over an existing directory gets its mode, unless the caller sets one.
     if let (Some(mode), true) =
         (mode, name == "tmpfs" && !mount.options.data.iter().any(|each| each.starts_with("mode=")))
     {
@@ -123,14 +122,14 @@ fn by_fsopen(mount: &Mount, mode: Option<u32>, late: bool) -> Result<OwnedFd> {
     fsconfig_create(&context).failing(Kind::Mount, step)?;
     let made = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::from_bits_retain(flags as u32))
         .failing(Kind::Mount, step)?;
-    // Another process opened this context and may be hostile: accept only a procfs.
+    // Another, perhaps hostile process opened this context: accept only a procfs.
     if mount.context.is_some() && fstatfs(&made).failing(Kind::Mount, step)?.f_type != PROC_MAGIC {
         return Err(Error::new(Kind::Mount, "it is another file system").doing(step()));
     }
     Ok(made)
 }
 
-/// Mounts any other file system. mount(2) needs a path: our descriptor's in the host's procfs, which is still visible.
+/// mount(2) needs a path: the descriptor's in the host's procfs, which is still visible.
 fn by_mount(root: BorrowedFd<'_>, mount: &Mount, target: &OwnedFd) -> Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", target.as_raw_fd());
     let mut data = mount.options.data.clone();
@@ -144,13 +143,12 @@ fn by_mount(root: BorrowedFd<'_>, mount: &Mount, target: &OwnedFd) -> Result<Own
     resolve::open(root, &mount.at)
 }
 
-/// Whether it gets the container's SELinux context: not if the kernel has already made and labelled it.
+/// Not if the kernel has already made and labelled the file system.
 fn takes_context(mount: &Mount) -> bool {
     !mount.label.is_empty() && !matches!(mount.kind.as_str(), "proc" | "sysfs" | "mqueue")
 }
 
-/// Labels the root of an mqueue file system. The kernel made it with its IPC namespace, so a mount option comes too
-/// late.
+/// The kernel made the mqueue with its IPC namespace, so a mount option comes too late.
 fn label(made: &OwnedFd, label: &str) -> Result<()> {
     let step = || "set the SELinux label of an `mqueue` file system";
     let root = openat(made, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
@@ -158,7 +156,7 @@ fn label(made: &OwnedFd, label: &str) -> Result<()> {
         .failing(Kind::Mount, step)
 }
 
-/// The host's sysfs with its submounts, read-only throughout.
+/// Submounts are read-only too.
 fn host_sysfs(mount: &Mount, target: &OwnedFd) -> Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let tree = open_tree(CWD, "/sys", flags).failing(Kind::Mount, || "take the host's `/sys`")?;
@@ -170,12 +168,10 @@ fn host_sysfs(mount: &Mount, target: &OwnedFd) -> Result<OwnedFd> {
     Ok(tree)
 }
 
-/// Whether a mount is a view of the container's cgroups.
 pub(super) fn is_cgroup(mount: &Mount) -> bool {
     mount.options.bind.is_none() && matches!(mount.kind.as_str(), "cgroup" | "cgroup2")
 }
 
-/// The options of a mount with those that the plan adds.
 pub(super) fn options(plan: &Bundle, mount: &Mount) -> Options {
     let mut options = mount.options.clone();
     if is_cgroup(mount) && plan.groups_read_only && !crate::sys::weaken::is_off("groups-read-only") {
@@ -185,7 +181,7 @@ pub(super) fn options(plan: &Bundle, mount: &Mount) -> Options {
     options
 }
 
-/// Mounts the container's cgroups: v2 as one tree, v1 as a directory for each hierarchy.
+/// v2 as one tree, v1 as a directory for each hierarchy.
 pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Result<OwnedFd> {
     let (target, _) = resolve::directory(root, &mount.at, 0o755)?;
     destination::check(root, mount, target.as_fd())?;
@@ -213,7 +209,7 @@ pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Resu
     Ok(top)
 }
 
-/// A copy of the mount of a cgroup. Like a new mount of the file system, it follows none of the host.
+/// Like a new mount of the file system, the copy follows none of the host.
 fn take_group(path: &Path, options: &Options) -> Result<OwnedFd> {
     let tree = clone_tree(CWD, path)?;
     let propagation = u64::from(MountPropagationFlags::PRIVATE.bits());
@@ -223,7 +219,7 @@ fn take_group(path: &Path, options: &Options) -> Result<OwnedFd> {
     Ok(tree)
 }
 
-/// The directories of a v1 view: name, shown cgroup, and the other controllers of the hierarchy, which become links.
+/// Name, shown cgroup, and the other controllers of the v1 hierarchy, which become links.
 fn shown_groups<'a>(v1: &[&'a (String, PathBuf)]) -> Vec<(String, &'a Path, Vec<&'a str>)> {
     let mut shown: Vec<(String, &Path, Vec<&str>)> = Vec::new();
     for (controller, path) in v1 {
@@ -238,7 +234,6 @@ fn shown_groups<'a>(v1: &[&'a (String, PathBuf)]) -> Vec<(String, &'a Path, Vec<
     shown
 }
 
-/// The mount points of a cgroup mount, each with its cgroup.
 pub(super) fn cgroup_places(plan: &Bundle, mount: &Mount) -> Vec<(PathBuf, PathBuf)> {
     let v1: Vec<_> = plan.groups.iter().filter(|(name, _)| !name.is_empty()).collect();
     let v2 = plan.groups.iter().find(|(name, _)| name.is_empty());
@@ -248,13 +243,12 @@ pub(super) fn cgroup_places(plan: &Bundle, mount: &Mount) -> Vec<(PathBuf, PathB
     shown_groups(&v1).into_iter().map(|(name, path, _)| (mount.at.join(name), path.to_path_buf())).collect()
 }
 
-/// The directory of a v1 hierarchy: the component below /sys/fs/cgroup.
+/// The component below /sys/fs/cgroup.
 fn hierarchy_name(path: &Path) -> Option<String> {
     let below = path.strip_prefix("/sys/fs/cgroup").ok()?;
     below.components().next().map(|name| name.as_os_str().to_string_lossy().into_owned())
 }
 
-/// A path that must be a directory of the root, not a symlink.
 fn true_directory(root: BorrowedFd<'_>, at: &Path) -> Result<OwnedFd> {
     if at.parent().is_none() {
         return Err(Error::new(Kind::Mount, "the root itself cannot be mounted over"));

@@ -1,7 +1,5 @@
-//! The root file system of a config.json: the bundle's directory, the mounts in their order, devices, masks.
-//!
-//! Order: [`build`]; then hooks may read and extend the root; then [`seal`] makes read-only mounts read-only; then
-//! [`enter`](Bundle::enter). Every step works on descriptors of the root, since the image controls its paths.
+//! The root file system of a config.json. Order: [`build`], hooks, [`seal`], [`enter`](Bundle::enter). Every step works
+//! on descriptors of the root, since the image controls its paths.
 
 mod capped;
 mod copy_up;
@@ -29,7 +27,6 @@ use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Builds the root.
 pub(super) fn build(plan: &Bundle) -> Result<Built> {
     let built =
         |root, scratch, late| Built { root, scratch, volumes: Vec::new(), secrets: None, is_entered: false, late };
@@ -51,14 +48,13 @@ pub(super) fn build(plan: &Bundle) -> Result<Built> {
     Ok(built(root, scratch, late))
 }
 
-/// Makes the mount points for CRIU, which makes none: builds the root in a mount namespace that the caller leaves
-/// afterwards.
+/// CRIU makes none. The caller leaves the mount namespace afterwards.
 pub(crate) fn make_mount_points(plan: &Bundle) -> Result<()> {
     build(plan).map(drop)
 }
 
-/// Sets the attributes of the host's mounts again, in the mount namespace of a restored container, which this process
-/// has entered. CRIU loses them for the second external mount of a file system: a read-only volume would be writable.
+/// Sets the attributes of the host's mounts again, in the entered mount namespace of a restored container. CRIU loses
+/// them for a file system's second external mount: a read-only volume would be writable.
 pub(crate) fn restore_attributes(plan: &Bundle) -> Result<()> {
     if weaken::is_off("restored-attributes") {
         return Ok(());
@@ -85,12 +81,11 @@ pub(crate) fn restore_attributes(plan: &Bundle) -> Result<()> {
     Ok(())
 }
 
-/// Whether a mount shows files of the host.
 fn is_of_host(mount: &Mount) -> bool {
     !mount.options.remount && (mount.options.bind.is_some() || file_system::is_cgroup(mount))
 }
 
-/// Mounts the root at `at`: CRIU needs a mount point with a visible parent.
+/// CRIU needs a mount point with a visible parent.
 pub(crate) fn root_for_criu(root: &Path, at: &Path) -> Result<()> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let tree = open_tree(CWD, root, flags).failing(Kind::Mount, || format!("take the root `{}`", root.display()))?;
@@ -98,12 +93,12 @@ pub(crate) fn root_for_criu(root: &Path, at: &Path) -> Result<()> {
         .failing(Kind::Mount, || format!("mount the root at `{}`", at.display()))
 }
 
-/// Makes the command's working directory and its missing parents. The later chdir(2) reports a failure.
+/// The later chdir(2) reports a failure.
 pub(super) fn make_directory(root: BorrowedFd<'_>, path: &Path) {
     let _ = resolve::directory(root, path, 0o755);
 }
 
-/// The steps after the hooks: masks, read-only paths, and mounts that had to be writable until now.
+/// Masks, read-only paths, and mounts that had to be writable for the hooks.
 pub(super) fn seal(plan: &Bundle, root: &OwnedFd, late: &[OwnedFd]) -> Result<()> {
     if !plan.own_mounts {
         return Ok(());
@@ -126,8 +121,7 @@ pub(super) fn seal(plan: &Bundle, root: &OwnedFd, late: &[OwnedFd]) -> Result<()
 }
 
 impl Bundle {
-    /// The mounts of host files, in order: destination and source. Includes devices, which are mounted only in a user
-    /// namespace.
+    /// Destination and source, in order. Includes devices, which are mounted only in a user namespace.
     pub(crate) fn host_mounts(&self) -> Vec<(PathBuf, PathBuf)> {
         let mut shown = Vec::new();
         for mount in self.mounts.iter().filter(|mount| is_of_host(mount)) {
@@ -143,7 +137,6 @@ impl Bundle {
         shown
     }
 
-    /// Makes the built root the root of this process.
     pub(super) fn enter(&self, root: BorrowedFd<'_>) -> Result<()> {
         if !self.own_mounts {
             if weaken::is_off("hosts-propagation") {
@@ -167,8 +160,7 @@ impl Bundle {
     }
 }
 
-/// Mounts the container's terminal at /dev/console, on a new or an existing regular file. A link of the image is not
-/// followed (CVE-2025-52565, CVE-2026-88264).
+/// On a new or an existing regular file, not through a link of the image (CVE-2025-52565, CVE-2026-88264).
 pub(super) fn show_console(root: BorrowedFd<'_>, terminal: BorrowedFd<'_>) -> Result<()> {
     use rustix::fs::{Mode, OFlags, openat};
     let step = || "show the terminal at `/dev/console`";
@@ -182,14 +174,13 @@ pub(super) fn show_console(root: BorrowedFd<'_>, terminal: BorrowedFd<'_>) -> Re
     attach(&tree, place.as_fd()).doing(step)
 }
 
-/// Mounts the bundle's directory, or its capped view, over itself, since only a mount can become the root. Its mount
-/// events do not reach the host. Returns also the root directory of the capped disk.
+/// Only a mount can become the root: mounts the bundle's directory, or its capped view, over itself. Its mount events
+/// do not reach the host. Returns also the root directory of the capped disk.
 fn stand_alone(plan: &Bundle) -> Result<(OwnedFd, Option<OwnedFd>)> {
     let rec = MountPropagationFlags::REC;
     let asked = plan.propagation.unwrap_or(MountPropagationFlags::DOWNSTREAM | rec);
     let shared = asked.contains(MountPropagationFlags::SHARED);
-    // Mounts that the caller wants shared must stay in the host's peer groups. Otherwise nothing may propagate to the
-    // host.
+    // Mounts that the caller wants shared stay in the host's peer groups. Otherwise nothing may propagate to the host.
     let first = if shared || asked.contains(MountPropagationFlags::UNBINDABLE) {
         MountPropagationFlags::DOWNSTREAM | rec
     } else {
@@ -218,12 +209,12 @@ fn stand_alone(plan: &Bundle) -> Result<(OwnedFd, Option<OwnedFd>)> {
     Ok((tree, scratch))
 }
 
-/// Whether a mount asks to get the mounts that the host makes below its source.
+/// Whether it gets mounts that the host makes below its source.
 fn follows(mount: &Mount) -> bool {
     mount.options.propagation.iter().any(|flags| flags.contains(MountPropagationFlags::DOWNSTREAM))
 }
 
-/// Makes the mount of `path` private: the nearest parent directory that is a mount point.
+/// The nearest parent directory of `path` that is a mount point.
 fn private_parent(path: &Path) -> Result<()> {
     for above in path.ancestors() {
         match mount_change(above, MountPropagationFlags::PRIVATE) {
@@ -234,7 +225,7 @@ fn private_parent(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Mounts one entry. Returns a mount that becomes read-only at the end.
+/// Returns a mount that becomes read-only at the end.
 fn place(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Result<Option<OwnedFd>> {
     let options = &mount.options;
     if options.remount {
@@ -258,7 +249,6 @@ fn place(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Result<Option<Ow
     Ok(late.then_some(made))
 }
 
-/// A detached copy of the tree at `source`, with mapped owners on request.
 fn take(source: &Path, reach: Reach, userns: Option<&OwnedFd>, options: &Options) -> Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     if reach == Reach::Below {
@@ -275,8 +265,8 @@ fn take(source: &Path, reach: Reach, userns: Option<&OwnedFd>, options: &Options
     Ok(tree)
 }
 
-/// Copies the trees of all bind mounts with the current privileges. The copies are still in the host's peer groups. If
-/// the container's mounts do not propagate, they leave these, and follow the host only on request.
+/// Copies bind mounts with the current privileges. Unless the container's mounts propagate, the copies leave the host's
+/// peer groups, and follow the host only on request.
 pub(crate) fn take_sources(plan: &mut Bundle) -> Result<()> {
     let shared = plan.propagation.is_some_and(|flags| flags.contains(MountPropagationFlags::SHARED));
     for mount in &mut plan.mounts {

@@ -1,11 +1,9 @@
-//! A table of the words in a mount's options: those of mount(8), and the recursive ones of the runtime specification.
-//! All others are for the file system. Pure.
+//! The words in a mount's options: those of mount(8), and the recursive ones of the runtime specification. Pure.
 
 use crate::error::{Error, Kind, Result};
 use crate::sys::mount as bits;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 
-/// The effect of the options of one mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// `MOUNT_ATTR_*` to set on this mount,
@@ -16,27 +14,21 @@ pub(crate) struct Options {
     pub set_below: u64,
     /// and to clear there.
     pub clear_below: u64,
-    /// A bind mount, with or without the submounts of its source.
     pub bind: Option<Reach>,
-    /// Changes an existing mount.
     pub remount: bool,
-    /// Changes of propagation, in order.
     pub propagation: Vec<MountPropagationFlags>,
-    /// Owners are mapped, on the one mount or on all below.
     pub idmap: Option<Reach>,
-    /// A tmpfs starts with a copy of the directory that it covers.
     pub copy_up: bool,
     /// Flags of the whole file system.
     pub whole: Vec<&'static str>,
-    /// Options for the file system itself.
+    /// For the file system itself.
     pub data: Vec<String>,
 }
 
-/// The mounts that an option applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     One,
-    /// One mount and all below it.
+    /// And all below it.
     Below,
 }
 
@@ -47,10 +39,10 @@ enum Effect {
     Clear(u64),
     SetBelow(u64),
     ClearBelow(u64),
-    /// Sets a value of the atime field; the largest counts.
+    /// The largest value of the atime field counts.
     Time(u64),
     TimeBelow(u64),
-    /// Clears a value of the atime field: the default is relatime.
+    /// The default is relatime.
     NoTime(u64),
     NoTimeBelow(u64),
     Bind(Reach),
@@ -61,7 +53,7 @@ enum Effect {
     Whole,
 }
 
-/// Every word, in alphabetical order; `features` prints it.
+/// In alphabetical order; `features` prints it.
 const WORDS: [(&str, Effect); 79] = {
     use Effect::{
         Bind, Clear, ClearBelow, CopyUp, IdMap, NoTime, NoTimeBelow, Nothing, Propagate, Remount, Set, SetBelow, Time,
@@ -152,15 +144,14 @@ const WORDS: [(&str, Effect); 79] = {
     ]
 };
 
-/// The number of leading [`WORDS`] that are in the specification.
+/// The leading [`WORDS`] that are in the specification.
 const SPECIFIED: usize = 62;
 
-/// The words of the runtime specification, for `features`.
 pub(crate) fn known() -> impl Iterator<Item = &'static str> {
     WORDS.iter().take(SPECIFIED).map(|(word, _)| *word)
 }
 
-/// Parses the options of the mount at `place`. A later word overrides an earlier one.
+/// A later word overrides an earlier one.
 pub(crate) fn parse(place: &str, options: &[String]) -> Result<Options> {
     let mut found = Options::default();
     for option in options {
@@ -201,7 +192,7 @@ fn apply(found: &mut Options, word: &'static str, effect: Effect) {
         Effect::SetBelow(bit) => put(&mut found.set_below, &mut found.clear_below, bit, 0),
         Effect::ClearBelow(bit) => put(&mut found.set_below, &mut found.clear_below, 0, bit),
         Effect::Time(value) => {
-            // As with the flags of mount(2): strictatime wins over noatime, and noatime over relatime, in any order.
+            // As in mount(2): strictatime wins over noatime, and noatime over relatime, in any order.
             found.set = found.set & !bits::ATIME | value.max(found.set & bits::ATIME);
             found.clear |= bits::ATIME;
         }
@@ -211,7 +202,7 @@ fn apply(found: &mut Options, word: &'static str, effect: Effect) {
         }
         Effect::NoTime(value) => back(&mut found.set, value),
         Effect::NoTimeBelow(value) => back(&mut found.set_below, value),
-        // `rbind` and `bind` together are recursive, as the flags of mount(2) are.
+        // As in mount(2): `rbind` and `bind` together are recursive.
         Effect::Bind(reach) => found.bind = if found.bind == Some(Reach::Below) { found.bind } else { Some(reach) },
         Effect::Remount => found.remount = true,
         Effect::Propagate(flags) => found.propagation.push(flags),
@@ -222,7 +213,6 @@ fn apply(found: &mut Options, word: &'static str, effect: Effect) {
 }
 
 impl Options {
-    /// The flags for mount(2).
     pub(super) fn flags(&self) -> MountFlags {
         const TABLE: [(u64, MountFlags); 8] = [
             (bits::RDONLY, MountFlags::RDONLY),

@@ -1,8 +1,8 @@
-//! A capped root that the host sees, too. The runtime makes it before init, and mounts it over the bundle's root in its
-//! own mount namespace. An engine that reads the root's path then reads the container's view (`docker cp`).
+//! A capped root that the host sees, too: an engine reads the container's view at the root's path (`docker cp`). The
+//! runtime mounts it over the bundle's root before init.
 //!
-//! The mount on the host has the container's id in its source, so that [`hide`] finds it after any crash. It is another
-//! mount than the container's: nothing propagates between the two, and it gives no set-uid bit and no device.
+//! The host's mount has the container's id in its source, so that [`hide`] finds it after any crash. Nothing propagates
+//! between it and the container's.
 
 use super::capped::{Cap, cover};
 use crate::error::{Context, Error, Kind, Result, Step as _, wire};
@@ -17,15 +17,12 @@ use rustix::mount::{FsOpenFlags, MountPropagationFlags, UnmountFlags, fsopen, mo
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The start of the source of every capped root.
 const PREFIX: &str = "brig-root:";
-/// fsconfig(2) takes strings of at most 255 bytes.
+/// In bytes (fsconfig(2)).
 const LONGEST_SOURCE: usize = 255;
 
-/// A capped root: three descriptors.
 #[derive(Debug)]
 pub(crate) struct CappedRoot {
-    /// The container's mount, detached.
     pub inside: OwnedFd,
     /// The root directory of the small file system.
     pub scratch: OwnedFd,
@@ -33,23 +30,20 @@ pub(crate) struct CappedRoot {
     outside: OwnedFd,
 }
 
-/// The source of the capped root of the container `id`.
 pub(crate) fn source(id: &str) -> String {
     let mut source = format!("{PREFIX}{id}");
-    source.truncate(LONGEST_SOURCE); // an id has ASCII characters only
+    source.truncate(LONGEST_SOURCE); // an id is ASCII
     source
 }
 
-/// Whether this process may mount in its mount namespace. Otherwise fsopen(2) returns EPERM for every file system.
+/// Otherwise fsopen(2) returns EPERM for every file system.
 pub(crate) fn may_mount() -> bool {
     fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).is_ok()
 }
 
 impl CappedRoot {
-    /// Makes a capped root over `root`. The caller has one thread.
-    ///
-    /// A process in another mount namespace does it: the layers must be attached somewhere, and no path of the host may
-    /// lead to them. The kernel drops that namespace with the process.
+    /// The caller has one thread. A helper in another mount namespace attaches the layers, so that no path of the host
+    /// leads to them. The kernel drops that namespace with the helper.
     pub(crate) fn make(root: &Path, cap: Cap) -> Result<CappedRoot> {
         let step = || "make the capped root";
         let (ours, theirs) = Channel::pair().failing(Kind::Disk, step)?;
@@ -58,7 +52,7 @@ impl CappedRoot {
             Side::Parent(_, helper) => {
                 drop(theirs);
                 let received = [(); 3].map(|()| receive(&ours));
-                // It exits by itself, and its status adds nothing to its message.
+                // It exits by itself; its message has the error.
                 let _ = wait(helper.as_fd());
                 let [inside, outside, scratch] = received;
                 Ok(CappedRoot { inside: inside?, outside: outside?, scratch: scratch? })
@@ -66,18 +60,17 @@ impl CappedRoot {
         }
     }
 
-    /// Mounts it over `root` in the mount namespace of this process. Returns the container's part.
+    /// Returns the container's part.
     pub(crate) fn show(self, root: &Path) -> Result<(OwnedFd, OwnedFd)> {
         attach_to_host(&self.outside, root).doing(|| "show the capped root to the host")?;
         Ok((self.inside, self.scratch))
     }
 }
 
-/// In the helper: the container's mount, the host's, and the root directory of the small file system.
 fn make_here(root: &Path, cap: Cap) -> Result<[OwnedFd; 3]> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .failing(Kind::Mount, || "keep the layers of the capped root from the host")?;
-    // Another container of the same root may be shown there. This one begins with what the bundle has.
+    // Another container of the same root may be shown there. This one begins with the bundle's files.
     while let Some(entry) = top(root, &mounts()?)?.filter(is_capped_root) {
         take_off(&entry.point)?;
     }
@@ -86,7 +79,7 @@ fn make_here(root: &Path, cap: Cap) -> Result<[OwnedFd; 3]> {
     attach_to_host(&covered, root)?;
     let inside = clone_tree(covered.as_fd(), Path::new(""))?;
     let outside = clone_tree(covered.as_fd(), Path::new(""))?;
-    // A user of the host may reach the path: a set-uid program of the container must gain nothing there.
+    // A user of the host may reach the path: a set-uid program of the container must gain nothing.
     restrict(&outside, Attributes(bits::NOSUID | bits::NODEV))?;
     Ok([inside, outside, scratch])
 }
@@ -106,13 +99,13 @@ fn receive(channel: &Channel) -> Result<OwnedFd> {
     }
 }
 
-/// The mount points of the capped roots of the container `id`, as far as this mount namespace has them.
+/// As far as this mount namespace has them.
 pub(crate) fn shown(id: &str) -> Result<Vec<PathBuf>> {
     let source = source(id);
     Ok(mounts()?.into_iter().filter(|entry| entry.source == source).map(|entry| entry.point).collect())
 }
 
-/// Takes the capped root of the container `id` off the directory `root`. Succeeds if the engine has done so.
+/// Succeeds if the engine has already done so.
 pub(crate) fn hide(id: &str, root: &Path) -> Result<()> {
     let source = source(id);
     let is_wanted = |entry: &MountEntry| entry.source == source && entry.point == root;
@@ -130,7 +123,7 @@ pub(crate) fn hide(id: &str, root: &Path) -> Result<()> {
     }
 }
 
-/// Unmounts the wanted mount at `root`. The capped roots of other containers above it are kept in `aside`.
+/// `aside` keeps the capped roots of other containers above it.
 fn uncover(
     root: &Path,
     table: &[MountEntry],
@@ -156,7 +149,7 @@ fn is_capped_root(entry: &MountEntry) -> bool {
     entry.source.starts_with(PREFIX) && entry.kind == "overlay"
 }
 
-/// The mount that a lookup of the directory `root` finds, if `root` is its mount point.
+/// The mount that a lookup of `root` finds.
 fn top(root: &Path, table: &[MountEntry]) -> Result<Option<MountEntry>> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = match open(root, flags, Mode::empty()) {
@@ -167,7 +160,7 @@ fn top(root: &Path, table: &[MountEntry]) -> Result<Option<MountEntry>> {
     Ok(table.iter().find(|entry| entry.id == id && entry.point == root).cloned())
 }
 
-/// Unmounts the top mount at `root`, also while the engine reads it.
+/// Also while the engine reads it.
 fn take_off(root: &Path) -> Result<()> {
     unmount(root, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
         .failing(Kind::Mount, || format!("unmount `{}`", root.display()))

@@ -1,7 +1,7 @@
 //! Formats an empty disk image, with at most the requested number of inodes.
 //!
-//! ext4 gives each group of 128 MiB the same number of inodes, at least 16. Empty files use up the excess. Their
-//! directory is invisible to sandboxes, which see only directories below the image's root.
+//! ext4 gives each group of 128 MiB the same number of inodes, at least 16. Empty files in a directory that sandboxes
+//! cannot see use up the excess.
 
 use super::description::Size;
 use crate::error::{Context, Error, Kind, Result};
@@ -12,17 +12,17 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Bytes of one inode in the table, added to the cap so that inodes do not use up data blocks.
+/// Added to the cap so that inodes do not use up data blocks.
 const INODE_BYTES: u64 = 256;
 const BLOCK_BYTES: u64 = 4096;
 const INODES_PER_BLOCK: u64 = BLOCK_BYTES / INODE_BYTES;
 /// The bytes that one bitmap block covers.
 const GROUP_BYTES: u64 = 8 * BLOCK_BYTES * BLOCK_BYTES;
-/// The accepted shortfall of inodes, as a divisor. A few inodes less are better than an image with files in it, which
-/// costs every start.
+/// The accepted shortfall of inodes, as a divisor. Fewer inodes are better than an image with files, which costs every
+/// start.
 const NOT_MISSED: u64 = 64;
 
-/// The directories of every new image: the first file in a fresh ext4 costs 1 to 2 ms to read its tables.
+/// In every new image: the first file in a fresh ext4 costs 1 to 2 ms to read its tables.
 pub(super) const DIRECTORIES: [(&str, u32); 9] = [
     ("home", 0o700),
     ("tmp", 0o700),
@@ -35,48 +35,42 @@ pub(super) const DIRECTORIES: [(&str, u32); 9] = [
     ("root/work", 0o755),
 ];
 
-/// The directories that every sandbox shows.
+/// Every sandbox shows these.
 pub(super) const USUAL: [&str; 2] = ["home", "tmp"];
 
-/// The one directory of a volume's image: its files.
 pub(crate) const VOLUME_FILES: &str = "files";
 
-/// What an image is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
     directories: &'static [(&'static str, u32)],
-    /// Whether it must survive a crash.
     is_journaled: bool,
 }
 
-/// The disk of a sandbox. No journal: it does not outlive a crash, or a checkpoint copies it after a sync.
+/// No journal: a sandbox's disk does not outlive a crash, or a checkpoint copies it after a sync.
 pub(super) const SCRATCH: Form = Form { directories: &DIRECTORIES, is_journaled: false };
-/// A volume.
 pub(super) const VOLUME: Form = Form { directories: &[(VOLUME_FILES, 0o755)], is_journaled: true };
 
-/// The features of every image.
-///
 /// `verity` turns off large folios (kernel 6.16), since `ext4_should_enable_large_folio` excludes it. With these ext4
 /// refuses a write of up to a megabyte as a whole if it does not fit. A full disk would have half a megabyte free. No
 /// file uses fs-verity.
 const FEATURES: [&str; 6] =
     ["^resize_inode", "^metadata_csum", "uninit_bg", "^sparse_super", "sparse_super2", "verity"];
 
-/// Inodes that ext4 reserves (`EXT4_GOOD_OLD_FIRST_INO`).
+/// `EXT4_GOOD_OLD_FIRST_INO`.
 const RESERVED: u64 = 11;
-/// MiB of the journal: ext4's smallest, or one that lets many writers wait less.
+/// MiB: ext4's smallest, or one that lets many writers wait less.
 const JOURNAL: [u64; 2] = [4, 32];
 /// The data from which on an image has the larger journal.
 const LARGE: u64 = 1 << 30;
 
 impl Form {
-    /// MiB of its journal.
+    /// In MiB.
     fn journal(self, size: Size) -> u64 {
         if self.is_journaled { JOURNAL[usize::from(size.bytes >= LARGE)] } else { 0 }
     }
 }
 
-/// Inodes of a sandbox's disk that are not its files.
+/// Those that are not the sandbox's files.
 pub(super) const OWN_INODES: u64 = RESERVED + DIRECTORIES.len() as u64;
 
 /// Inodes come in whole blocks of each group: the size of a step, and the most steps below the limit.
@@ -86,21 +80,20 @@ fn inode_steps(size: Size, form: Form) -> (u64, u64) {
     (step, wanted / step)
 }
 
-/// The number of inodes for mke2fs: below the limit if that is near enough, else above it.
+/// Below the limit if that is near enough, else above it.
 fn requested(size: Size, form: Form) -> u64 {
     let (step, steps) = inode_steps(size, form);
     let (wanted, below) = (size.inodes + RESERVED + form.directories.len() as u64, steps * step);
     if wanted - below <= size.inodes / NOT_MISSED { below } else { below + step }
 }
 
-/// Whether a sandbox's image with so many bytes and inodes is one of `size`.
 pub(super) fn is_of(size: Size, bytes: u64, inodes: u64) -> bool {
     let (step, steps) = inode_steps(size, SCRATCH);
     let near = step + size.inodes / NOT_MISSED;
     bytes == image_bytes(size, SCRATCH) && inodes.abs_diff(steps * step) <= near
 }
 
-/// The data, the inode table, the journal, and ext4's reserve: a fiftieth of the whole, at most 4096 blocks
+/// Data, inode table, journal, and ext4's reserve: a fiftieth of the whole, at most 4096 blocks
 /// (`ext4_calculate_resv_clusters`).
 fn image_bytes(size: Size, form: Form) -> u64 {
     let used = size.bytes + size.inodes * INODE_BYTES + (form.journal(size) << 20);
@@ -108,7 +101,6 @@ fn image_bytes(size: Size, form: Form) -> u64 {
     (used + kept).div_ceil(BLOCK_BYTES) * BLOCK_BYTES
 }
 
-/// Makes an image of `size` at `path`. Its source tree is beside it until the end.
 pub(super) fn format(path: &Path, size: Size, form: Form) -> Result<()> {
     let tree = Tree::make(path.with_extension("tree"), form)?;
     make(path, size, form, &tree.0)?;
@@ -120,8 +112,7 @@ pub(super) fn format(path: &Path, size: Size, form: Form) -> Result<()> {
     make(path, size, form, &tree.0)
 }
 
-/// Makes a sandbox's image of `size` at `path` with the files of `tree`: their owners, links, attributes and holes. It has
-/// no empty files for excess inodes, so it has fewer inodes than the limit instead.
+/// Copies owners, links, attributes and holes. Excess inodes get no empty files, so the image has fewer than the limit.
 pub(super) fn fill(path: &Path, size: Size, tree: &Path) -> Result<()> {
     let (step, steps) = inode_steps(size, SCRATCH);
     if steps == 0 {
@@ -144,7 +135,7 @@ fn run(path: &Path, size: Size, form: Form, tree: &Path, inodes: u64) -> Result<
     command
         .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0", "-L", "brig", "-G", "128"])
         .args(["-O", &format!("{journal},{}", FEATURES.join(","))])
-        // a start copies every backup, and a sparse file reads as zeroes
+        // A start copies every backup, and a sparse file reads as zeroes.
         .args(["-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,num_backup_sb=0"])
         .args(["-N", &inodes.to_string()])
         .arg("-d")
@@ -174,7 +165,7 @@ fn run(path: &Path, size: Size, form: Form, tree: &Path, inodes: u64) -> Result<
         .hint("give a larger --disk (4 MiB at the least) or fewer --inodes"))
 }
 
-/// `s_free_inodes_count` of the superblock, which is 1024 bytes into the image (ext4 wiki, "The Super Block").
+/// `s_free_inodes_count` of the superblock, 1024 bytes into the image (ext4 wiki, "The Super Block").
 fn free_inodes(image: &Path) -> Result<u64> {
     const AT: u64 = 1024 + 0x10;
     let step = || format!("read the superblock of `{}`", image.display());
@@ -183,7 +174,7 @@ fn free_inodes(image: &Path) -> Result<u64> {
     Ok(u32::from_le_bytes(count).into())
 }
 
-/// The source tree of an image; removed when dropped.
+/// Removed when dropped.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -193,7 +184,6 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Adds `count` inodes: one directory with empty files.
     fn fill(&self, count: u64) -> Result<()> {
         let inside = self.0.join(".unused");
         let step = || format!("make `{}`", inside.display());
@@ -205,7 +195,7 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // A failure leaves a few empty files; the next template of this size reuses their names.
+        // The next template of this size reuses the names of leftover files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -13,7 +13,6 @@ use rustix::mount::{
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// Attaches an image to a loop device and mounts it.
 pub(super) fn mount_image(template: &Template, live: &Path, size: Size, file: &DiskFile) -> Result<(OwnedFd, Image)> {
     let image = kept::image(template, live, size, file)?;
     let device = attach_loop(image.file(), OFlags::RDWR).map_err(|error| {
@@ -25,9 +24,9 @@ pub(super) fn mount_image(template: &Template, live: &Path, size: Size, file: &D
     let step = || "mount the disk image";
     let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Disk, step)?;
     fsconfig_set_string(&context, "source", device.path.as_str()).failing(Kind::Disk, step)?;
-    // A new inode table reads as zeroes from the sparse file: the kernel need not zero it. `block_validity` (ext4(5))
-    // builds a tree of all groups at each mount to find damage, which an image that ends with its sandbox cannot have.
-    // The bitmaps of an empty image are not written yet: no prefetch.
+    // A new inode table reads as zeroes from the sparse file. `block_validity` (ext4(5)) builds a tree of all groups at
+    // each mount to find damage, which an image that ends with its sandbox cannot have. The bitmaps of an empty image
+    // are not written yet: no prefetch.
     let is_new = *file == DiskFile::Unnamed;
     let more = [size.synchronous.then_some("sync"), is_new.then_some("noblock_validity")];
     for flag in

@@ -1,8 +1,5 @@
-//! Prepares a disk of an earlier sandbox for a new one. The workspace, the home and the changes of the root stay, and the
-//! new user owns them.
-//!
-//! An agent wrote the tree: every step uses descriptors, follows no link, and opens one directory at a time at any
-//! depth.
+//! Prepares a disk of an earlier sandbox for a new one. An agent wrote the tree: every step uses descriptors, follows
+//! no link, and opens one directory at a time at any depth.
 
 use super::description::{DiskFile, Size};
 use super::format::DIRECTORIES;
@@ -21,25 +18,24 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The upper half of an id is the range of its sandbox (`ns::range`).
+/// The upper half of an id is its sandbox's range (`ns::range`).
 const RANGE: u32 = !0xffff;
 
-/// The directories that are emptied: `/tmp`, and what overlayfs keeps for itself (a `volatile` mount refuses the work
-/// directory of an earlier one).
+/// `/tmp`, and what overlayfs keeps for itself: a `volatile` mount refuses the work directory of an earlier one.
 const EMPTIED: [&str; 3] = ["tmp", "workspace/work", "root/work"];
-/// Directories of some disks that each sandbox makes again if needed: a broker's changes of the certificates.
+/// A broker's changes of the certificates: each sandbox makes them again if needed.
 const REMOVED: [&str; 2] = ["certificates/upper", "certificates/work"];
-/// The directories that stay, whose ids move to the new sandbox's range.
+/// Their ids move to the new sandbox's range.
 const SHIFTED: [&str; 4] = ["home", "workspace/upper", "files", "root/upper"];
 
 /// setuid and setgid.
 const SPECIAL: u32 = 0o6000;
 
-/// The time limit for a disk that is still in use: the kernel unmounts asynchronously.
+/// The kernel unmounts asynchronously.
 const IN_USE: Duration = Duration::from_secs(10);
 
-/// The image of a disk with a name, locked. The loop device holds the same open file, so the lock ends with the device:
-/// two mounts of one ext4 would destroy it.
+/// Locked. The loop device holds the same open file, so the lock ends with the device: two mounts of one ext4 would
+/// destroy it.
 pub(super) fn image(template: &Template, live: &Path, size: Size, file: &DiskFile) -> Result<Image> {
     let made = match file {
         DiskFile::Unnamed => return template.image(live),
@@ -57,7 +53,7 @@ pub(super) fn image(template: &Template, live: &Path, size: Size, file: &DiskFil
     Ok(Image::lasting(made))
 }
 
-/// A new file at `path` that gets its name when it is filled: a killed maker leaves no part of one.
+/// Named when it is filled: a killed maker leaves no part of one.
 fn whole(path: &Path, fill: impl FnOnce(OwnedFd) -> Result<OwnedFd>) -> Result<OwnedFd> {
     let step = || format!("make the disk `{}`", path.display());
     let directory = path.parent().unwrap_or(Path::new("."));
@@ -80,36 +76,34 @@ fn whole(path: &Path, fill: impl FnOnce(OwnedFd) -> Result<OwnedFd>) -> Result<O
     Ok(file)
 }
 
-/// Gives an unnamed file its name, which must be free (open(2), O_TMPFILE).
+/// `path` must be free (open(2), O_TMPFILE).
 fn give_name(file: &OwnedFd, path: &Path) -> Result<(), Errno> {
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
     linkat(CWD, own, CWD, path, AtFlags::SYMLINK_FOLLOW)
 }
 
-/// A copy of a disk's image that has no name yet: a crash leaves nothing of it.
+/// Unnamed: a crash leaves nothing of it.
 pub(crate) struct ImageCopy(OwnedFd);
 
 impl ImageCopy {
-    /// Copies `image`, to which no process writes meanwhile, for a name in `directory`. The file systems share blocks
-    /// where they can.
+    /// No process may write `image` meanwhile.
     pub(crate) fn make(image: &Path, directory: &Path) -> Result<ImageCopy> {
         let empty = Self::empty(directory)?;
         copy_allocated(image, empty.0).map(ImageCopy)
     }
 
-    /// A file for the archive of a disk in memory, for a name in `directory`.
+    /// For the archive of a disk in memory.
     pub(crate) fn empty(directory: &Path) -> Result<ImageCopy> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let step = || format!("make a file without a name in `{}`", directory.display());
         open(directory, flags, Mode::from_raw_mode(0o600)).failing(Kind::Disk, step).map(ImageCopy)
     }
 
-    /// The same open file.
     pub(crate) fn file(&self) -> Result<OwnedFd> {
         self.0.try_clone().failing(Kind::Disk, || "keep a copy of the files open")
     }
 
-    /// Writes it to the host's disk, and gives it its name. A power cut may lose the name, and leaves no part.
+    /// A power cut may lose the name, and leaves no part.
     pub(crate) fn keep(self, path: &Path) -> Result<()> {
         let step = || format!("keep `{}`", path.display());
         fsync(&self.0).failing(Kind::Disk, step)?;
@@ -117,7 +111,7 @@ impl ImageCopy {
     }
 }
 
-/// Opens and locks an earlier disk, after its last mount has gone.
+/// Waits for the end of the last mount.
 fn held(path: &Path, lock: FlockOperation) -> Result<OwnedFd> {
     let step = || format!("open the kept disk `{}`", path.display());
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -132,7 +126,6 @@ fn held(path: &Path, lock: FlockOperation) -> Result<OwnedFd> {
     }
 }
 
-/// Empties what is not kept, and makes `user` the owner of the rest.
 pub(super) fn renew(root: BorrowedFd<'_>, user: Ids) -> Result<()> {
     let step = || "renew a kept disk";
     // Every sandbox has this one, and root made it its user's. All ids inside are of one range.
@@ -174,7 +167,6 @@ fn empty(directory: OwnedFd) -> Result<()> {
     files::empty_directory(directory).failing(Kind::Disk, || "empty a directory of a kept disk")
 }
 
-/// A shift of ids from one sandbox's range to another's.
 struct Shift {
     from: u32,
     to: u32,
@@ -215,7 +207,8 @@ impl Shift {
         if !is_file || mode & SPECIAL == 0 || !is_inside {
             return Ok(());
         }
-        // It gives the rights of an id of this sandbox, and no other. No other process has the disk, so that the name is still this file's.
+        // The bits give the rights of an id of this sandbox, and no other. No other process has the disk, so the name
+        // is still this file's.
         chmodat(directory, name, Mode::from_raw_mode(mode), AtFlags::empty()).failing(Kind::Disk, step)
     }
 }

@@ -1,4 +1,4 @@
-//! Loop devices: the file of an image as a block device.
+//! Loop devices for images.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::ioctl;
@@ -6,24 +6,23 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A configured loop device; it stays attached while this is open or mounted.
+/// It stays attached while this is open or mounted.
 #[derive(Debug)]
 pub(super) struct LoopDevice {
     pub path: String,
     pub open: OwnedFd,
 }
 
-/// Attaches the open file of an image, with the same access to the device.
 pub(super) fn attach_loop(image: BorrowedFd<'_>, access: OFlags) -> Result<LoopDevice> {
     let flags = access | OFlags::CLOEXEC;
     let control = open("/dev/loop-control", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .failing(Kind::Disk, || "open `/dev/loop-control`")?;
-    // Another process may take the free device between the two calls; with 64 of them, each loses a few times.
+    // Another process may take the free device between the calls; with 64 of them, each loses a few times.
     for _ in 0..1024 {
         let number = ioctl::free_device(control.as_fd()).failing(Kind::Disk, || "find a free loop device")?;
         let path = format!("/dev/loop{number}");
         let device = match open(&path, flags, Mode::empty()) {
-            // The kernel may make the node of a new device a moment later.
+            // The kernel may make the node a moment later.
             Err(Errno::NOENT | Errno::NXIO) => continue,
             other => other.failing(Kind::Disk, || format!("open `{path}`"))?,
         };

@@ -1,7 +1,6 @@
-//! The disk helper: makes a disk while the caller prepares the sandbox, and unmounts it after the sandbox. The caller
-//! waits for neither.
+//! The disk helper: makes a disk while the caller prepares the sandbox, and unmounts it after the sandbox.
 //!
-//! The program's first lines fork one, with little memory to copy and no secret in it. It stays for a moment after it
+//! The program's first lines fork it, with little memory to copy and no secret in it. It stays for a moment after it
 //! has sent the disk. A sandbox that ends by then leaves its mounts to it; a longer one forks another helper.
 
 use super::description::{DiskFile, Size};
@@ -20,10 +19,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// The pause before it removes the directories of the image's overlay: the sandbox that has its disk starts meanwhile.
-/// A short sandbox then does not share the processor.
+/// The pause before it removes the overlay's directories: a short sandbox then does not share the processor.
 const WAITS: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-/// The time that it stays after that without a request.
+/// After that, without a request.
 const STAYS: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// Tags on the channel: a disk, from the helper; an order, a descriptor to hold, and the end, to the helper.
@@ -32,15 +30,12 @@ const ORDER: u8 = b'O';
 const HOLD: u8 = b'H';
 const END: u8 = b'E';
 
-/// The disk to make.
 pub(super) struct Order {
     pub template: Template,
-    /// The directory for short-lived files.
     pub live: PathBuf,
     pub size: Size,
 }
 
-/// The task of the helper.
 enum Job<'order> {
     /// First other work, if any, then a wait for an order.
     Idle(Option<First>),
@@ -56,15 +51,13 @@ impl Job<'_> {
     }
 }
 
-/// The helper's first work, which the caller needs sooner than the disk.
+/// The caller needs this sooner than the disk.
 pub(crate) struct First {
-    /// Its only descriptor.
     pub with: OwnedFd,
     /// `None` ends the helper.
     pub work: fn(OwnedFd) -> Option<()>,
 }
 
-/// The helper. Drop ends it and waits.
 #[derive(Debug)]
 pub(crate) struct Maker {
     /// `None` if no wait for its end is needed.
@@ -72,20 +65,20 @@ pub(crate) struct Maker {
     channel: Channel,
 }
 
-/// The helper that waits for its order; the first disk takes it.
+/// The first disk takes it.
 static IDLE: Mutex<Option<Maker>> = Mutex::new(None);
 
-/// Helpers that end without a wait. The next start reaps them.
+/// The next start reaps them.
 static ENDING: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 
-/// Forks a waiting helper, which runs `first`. A later order reports a failure. The caller has one thread.
+/// The helper runs `first`. A later order reports a failure. The caller has one thread.
 pub(crate) fn begin(first: Option<First>) {
     if let (Ok(maker), Ok(mut idle)) = (Maker::fork(Job::Idle(first)), IDLE.lock()) {
         *idle = Some(maker);
     }
 }
 
-/// Drops the waiting helper: a background process is not its parent.
+/// A background process is not the helper's parent.
 pub(crate) fn forget() {
     if let Ok(mut idle) = IDLE.lock() {
         *idle = None;
@@ -93,7 +86,7 @@ pub(crate) fn forget() {
 }
 
 impl Maker {
-    /// Orders a disk. It arrives on the channel (`Pending`).
+    /// The disk arrives on the channel (`Pending`).
     pub(super) fn order(order: Order, file: &DiskFile) -> Result<(Channel, Maker)> {
         let idle = || IDLE.lock().ok().and_then(|mut idle| idle.take());
         // An order for any other file would be long.
@@ -121,7 +114,6 @@ impl Maker {
         }
     }
 
-    /// Whether it has ended, so that no wait is needed.
     pub(crate) fn has_ended(&self) -> bool {
         self.pidfd.as_ref().is_none_or(|pidfd| is_over(pidfd.as_fd()))
     }
@@ -133,7 +125,6 @@ impl Maker {
         self.channel.send(&[HOLD], Some(last)).is_ok()
     }
 
-    /// Ends it without a wait.
     fn leave(mut self) {
         // It may have ended already.
         let _ = self.channel.send(&[END], None);
@@ -146,15 +137,14 @@ impl Maker {
 impl Drop for Maker {
     fn drop(&mut self) {
         let Some(pidfd) = &self.pidfd else { return };
-        // It may have ended already. It sends no answer.
+        // It may have ended already.
         let _ = self.channel.send(&[END], None);
         let _ = wait(pidfd.as_fd());
     }
 }
 
 /// Closes `held`, the last descriptors that keep a sandbox's mounts, in a process without a waiter. Unmounting,
-/// detaching the loop device and freeing the image take 1 to 40 ms. `maker` made the disk and holds the same
-/// descriptors ([`Maker::hold`]).
+/// detaching the loop device and freeing the image take 1 to 40 ms. `maker` holds the same descriptors.
 pub(crate) fn release_mounts(maker: Option<Maker>, held: Vec<OwnedFd>) -> Result<()> {
     if let Some(maker) = maker.filter(|maker| !maker.has_ended()) {
         drop(held); // first: the last process to close them unmounts
@@ -186,9 +176,9 @@ fn reap_ended() {
     }
 }
 
-/// Runs the helper to its end. `None` if the disk was not needed or the error was not delivered.
+/// `None` if the disk was not needed or the error was not delivered.
 fn serve(parent: &Channel, job: Job<'_>) -> Option<()> {
-    // Ctrl-C at the terminal is for the supervisor, which then ends the helper.
+    // Ctrl-C is for the supervisor, which then ends the helper.
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).ok()?;
     let was_idle = matches!(job, Job::Idle(_));
     let heard;
@@ -225,8 +215,8 @@ fn serve(parent: &Channel, job: Job<'_>) -> Option<()> {
     }
 }
 
-/// Waits for the order. Until then the helper dies with its parent. Later it cleans up itself: the channel shows that
-/// the disk is not needed, and it ends.
+/// Until the order the helper dies with its parent. Later it cleans up itself: the channel shows that the disk is not
+/// needed.
 fn idle(parent: &Channel, first: Option<First>) -> Option<Order> {
     set_parent_process_death_signal(Some(Signal::KILL)).ok()?;
     if let Some(First { with, work }) = first {
@@ -248,7 +238,6 @@ impl Order {
         bytes
     }
 
-    /// `None` for anything else, such as the end.
     fn from_bytes(bytes: &[u8]) -> Option<Order> {
         let (&[ORDER, synchronous], rest) = bytes.split_first_chunk::<2>()? else { return None };
         let (size, rest) = rest.split_first_chunk::<8>()?;
@@ -309,7 +298,6 @@ mod tests {
         let (reading, writing) = rustix::pipe::pipe().unwrap();
         assert!(maker.hold(mounted.as_fd()) && maker.hold(writing.as_fd()));
         release_mounts(Some(maker), vec![mounted, writing]).unwrap();
-        // The last process with the pipe has closed it.
         assert_eq!(rustix::io::read(&reading, &mut [0_u8; 1]), Ok(0));
         while !ENDING.lock().unwrap().is_empty() {
             reap_ended();

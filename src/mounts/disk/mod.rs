@@ -1,8 +1,7 @@
 //! The disk cap: one small file system for every write of a sandbox. A full disk is ENOSPC for the agent and does not
 //! affect the host.
 //!
-//! As root it is an ext4 image on a loop device ([`template`] makes images). It has no journal, because the image does
-//! not outlive a crash. Without privilege it is a tmpfs, which init makes itself
+//! As root it is an ext4 image on a loop device, otherwise a tmpfs, which init makes
 //! ([`Backing::Memory`](crate::spec::root::Backing)).
 
 mod description;

@@ -1,4 +1,4 @@
-//! A disk that a helper process makes in parallel.
+//! A disk that a helper makes in parallel.
 
 use super::description::{DiskFile, Size, Workshop};
 use super::kept;
@@ -10,22 +10,21 @@ use crate::spec::root::Ids;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 
-/// A disk that a helper process is making. The caller does not wait for the loop device and the mount (1 to 2 ms).
+/// The caller does not wait for the loop device and the mount (1 to 2 ms).
 #[derive(Debug)]
 pub(crate) struct Pending {
     channel: Channel,
-    /// Whether it is an earlier sandbox's disk.
     is_kept: bool,
 }
 
-/// A disk that was started before the whole request was read, and its description.
+/// Started before the whole request was read.
 struct Ahead {
     workshop: Workshop,
     size: Size,
     disk: (Pending, Maker),
 }
 
-/// At most one; the first sandbox with this description takes it.
+/// The first sandbox with this description takes it.
 static AHEAD: Mutex<Option<Ahead>> = Mutex::new(None);
 
 /// Starts a disk that the request will probably need. [`begin`] reports a failure.
@@ -38,14 +37,14 @@ pub(crate) fn begin_ahead(workshop: &Workshop, size: Size) {
     }
 }
 
-/// Drops the started disk: a background process is not the parent of its helper.
+/// A background process is not the parent of the helper.
 pub(crate) fn forget_ahead() {
     if let Ok(mut ahead) = AHEAD.lock() {
         *ahead = None;
     }
 }
 
-/// Starts a disk of `size`: an empty one, unless `file` is an earlier one. Makes the template if it is missing.
+/// Makes the template if it is missing.
 pub(crate) fn begin(workshop: &Workshop, size: Size, file: &DiskFile) -> Result<(Pending, Maker)> {
     if *file != DiskFile::Unnamed {
         return make(workshop, size, file);
@@ -66,9 +65,8 @@ fn make(workshop: &Workshop, size: Size, file: &DiskFile) -> Result<(Pending, Ma
 }
 
 impl Pending {
-    /// Waits for the disk: a detached mount, invisible to other processes. Its directories have no owner yet; the
-    /// user's files on a kept disk belong to `user` again. After the unmount the kernel frees the loop device and the
-    /// image, which has no name.
+    /// A detached mount, invisible to other processes. The user's files on a kept disk belong to `user` again;
+    /// directories have no owner yet.
     pub(crate) fn wait(self, user: Ids) -> Result<OwnedFd> {
         let packet = self.channel.receive().failing(Kind::Disk, || "wait for the disk")?;
         match packet {

@@ -1,8 +1,7 @@
 //! Another size for a kept disk: a new image with the files of the old one.
 //!
-//! The size cannot change in place. ext4 refuses that for a mounted image with `sparse_super2`, and a killed tool would
-//! leave a damaged one. So the old image is mounted without writes, mke2fs fills the new one from it, and the new one
-//! takes the name at last. A crash leaves the old disk or the new one, both whole.
+//! ext4 refuses a new size for a mounted image with `sparse_super2`, and a killed tool would leave a damaged one. The
+//! new image takes the name at last: a crash leaves one of the two, whole.
 
 use super::description::Size;
 use super::format;
@@ -19,7 +18,6 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Whether the image has this size.
 pub(super) fn has_size(image: &OwnedFd, size: Size) -> Result<bool> {
     let step = || "read the size of a kept disk";
     // `s_inodes_count` of the superblock (ext4 wiki, "The Super Block").
@@ -29,11 +27,10 @@ pub(super) fn has_size(image: &OwnedFd, size: Size) -> Result<bool> {
     Ok(format::is_of(size, bytes, u32::from_le_bytes(inodes).into()))
 }
 
-/// Makes an image of `size` with the files of `old`, which no process writes, and gives it the name `path`, also where
-/// `old` has it. Returns it locked.
+/// No process may write `old`. `path` may be its name. Returns the new image locked.
 pub(super) fn resize(old: &OwnedFd, live: &Path, size: Size, path: &Path) -> Result<OwnedFd> {
     let step = || format!("give the kept disk `{}` another size", path.display());
-    // mke2fs gets the first three descriptors: no other file may have their numbers.
+    // mke2fs gets the first three descriptors: no other file may have these numbers.
     let _first = [(); 3].map(|()| File::open("/dev/null"));
     let tree = mount_unchanged(old)?;
     check_room(&tree, size)?;
@@ -51,7 +48,7 @@ pub(super) fn resize(old: &OwnedFd, live: &Path, size: Size, path: &Path) -> Res
     Ok(file)
 }
 
-/// A detached mount of the old image that writes nothing to it.
+/// Writes nothing to the old image.
 fn mount_unchanged(old: &OwnedFd) -> Result<OwnedFd> {
     let device = attach_loop(old.as_fd(), OFlags::RDONLY)?;
     let step = || "mount the kept disk";
@@ -68,7 +65,6 @@ fn mount_unchanged(old: &OwnedFd) -> Result<OwnedFd> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).failing(Kind::Disk, step)
 }
 
-/// Refuses a size that the files do not fit in.
 fn check_room(tree: &OwnedFd, size: Size) -> Result<()> {
     let room = fstatvfs(tree).failing(Kind::Disk, || "measure the kept disk")?;
     let (bytes, inodes) = ((room.f_blocks - room.f_bfree) * room.f_frsize, room.f_files - room.f_ffree);

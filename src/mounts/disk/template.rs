@@ -1,5 +1,5 @@
-//! The source of disk images. Formatting one takes 5 to 10 ms, so an empty image of each size is kept as a template. A
-//! start copies its few allocated blocks into a file that is never flushed (`volatile`).
+//! Formatting takes 5 to 10 ms, so an empty image of each size is kept. A start copies its few allocated blocks into a
+//! file that is never flushed (`volatile`).
 
 use super::description::Size;
 use super::volatile::{self, Directories, WorkDirectory};
@@ -11,20 +11,19 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The formatted, empty image of one size.
 #[derive(Clone, Debug)]
 pub(crate) struct Template(PathBuf);
 
-/// The image of one sandbox. It keeps its directories until it is dropped; a mounted image does not need them.
+/// Its directories are removed with it; a mounted image does not need them.
 pub(super) struct Image {
     file: OwnedFd,
-    /// The template whose contents are not copied yet.
+    /// The template, if its contents are not copied yet.
     blank: Option<PathBuf>,
     _directories: Option<Directories>,
 }
 
 impl Image {
-    /// An image in a file that outlives its user.
+    /// In a file that outlives its user.
     pub(super) fn lasting(file: OwnedFd) -> Image {
         Image { file, blank: None, _directories: None }
     }
@@ -33,9 +32,8 @@ impl Image {
         self.file.as_fd()
     }
 
-    /// Puts the data that a mount reads first into the memory of `device`, on which this image is. Otherwise each read
-    /// would wait for a worker of the loop device. The template's blocks are written to the device, not to the file, so
-    /// that the mount finds the pages. (Both have one block size, else the mount would drop them.)
+    /// Writes what a mount reads first to `device`, not to the file, so that the mount finds the pages. Otherwise each
+    /// read would wait for the loop device's worker. (Both have one block size, else the mount would drop the pages.)
     pub(super) fn fill(&self, device: BorrowedFd<'_>) -> Result<()> {
         match &self.blank {
             Some(template) => copy_data(template, device, false),
@@ -48,7 +46,6 @@ impl Image {
 }
 
 impl Template {
-    /// The template that [`Template::of`] has found or made.
     pub(super) fn at(path: PathBuf) -> Template {
         Template(path)
     }
@@ -57,8 +54,7 @@ impl Template {
         &self.0
     }
 
-    /// The template of this size in `directory`, made (in `live`) if it is missing. Two processes may both make a whole
-    /// one; the later rename wins.
+    /// Made (in `live`) if missing. Of two makers, the later rename wins.
     pub(super) fn of(directory: &Path, live: &Path, size: Size) -> Result<Template> {
         let path = directory.join(format!("ext4-v6-{}-{}.img", size.bytes, size.inodes));
         if path.exists() {
@@ -76,8 +72,7 @@ impl Template {
         Ok(Template(path))
     }
 
-    /// A copy that is freed with its last user; [`Image::fill`] copies the contents later. Without an overlay the start
-    /// waits for the host's disk.
+    /// [`Image::fill`] copies the contents later. Without an overlay the start waits for the host's disk.
     pub(super) fn image(&self, live: &Path) -> Result<Image> {
         let images = self.0.parent().unwrap_or(Path::new("."));
         let (file, directories) = match volatile::file(live, images) {
@@ -88,13 +83,11 @@ impl Template {
         Ok(Image { file, blank: Some(self.0.clone()), _directories: directories })
     }
 
-    /// A copy into an existing file.
     pub(super) fn copy_to(&self, file: OwnedFd) -> Result<OwnedFd> {
         copy_allocated(&self.0, file)
     }
 }
 
-/// Copies an image into a new file.
 pub(super) fn copy_allocated(image: &Path, to: OwnedFd) -> Result<OwnedFd> {
     make_as_long(image, &to)?;
     copy_data(image, to.as_fd(), true)?;
@@ -108,7 +101,7 @@ fn make_as_long(image: &Path, file: &OwnedFd) -> Result<()> {
 }
 
 /// Copies only allocated blocks, a hundred kilobytes of an empty image of gigabytes, to where there are zeroes.
-/// `by_kernel` uses copy_file_range(2), which works for files only.
+/// copy_file_range(2) works for files only.
 fn copy_data(image: &Path, to: BorrowedFd<'_>, mut by_kernel: bool) -> Result<()> {
     let step = || format!("copy the disk image `{}`", image.display());
     let from = open(image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Disk, step)?;
@@ -134,7 +127,7 @@ fn copy_data(image: &Path, to: BorrowedFd<'_>, mut by_kernel: bool) -> Result<()
     Ok(())
 }
 
-/// Copies between file systems, where the kernel refuses (copy_file_range(2), EXDEV).
+/// Between file systems copy_file_range(2) returns EXDEV.
 fn copy_by_hand(from: &OwnedFd, to: BorrowedFd<'_>, position: &mut u64, wanted: usize) -> Result<usize, Errno> {
     let mut buffer = [0; 16 << 10];
     let most = wanted.min(buffer.len());
@@ -147,8 +140,8 @@ fn copy_by_hand(from: &OwnedFd, to: BorrowedFd<'_>, position: &mut u64, wanted: 
     Ok(read)
 }
 
-/// Prefetches what a mount reads first of `device`, on which `image` is: superblock, tables and directories are the
-/// first data of the file. Only a hint, so failures are ignored.
+/// A mount first reads superblock, tables and directories, the first data of the file. Only a hint: failures are
+/// ignored.
 fn read_ahead(image: BorrowedFd<'_>, device: BorrowedFd<'_>) {
     const RUNS: usize = 4; // superblock and descriptors, bitmap, inode table, directories
     const MOST: u64 = 128 << 10;
@@ -161,7 +154,7 @@ fn read_ahead(image: BorrowedFd<'_>, device: BorrowedFd<'_>) {
     }
 }
 
-/// A file that is freed with its last user, also after a crash. open(2), O_TMPFILE; else an unlinked file.
+/// Freed with its last user, also after a crash (open(2), O_TMPFILE).
 fn unnamed_file(directory: &Path) -> Result<OwnedFd> {
     let step = || format!("make a disk image in `{}`", directory.display());
     let mode = Mode::from_raw_mode(0o600);

@@ -1,9 +1,8 @@
 //! A file whose writes never wait for the host's disk, for a disk that ends with its sandbox.
 //!
-//! Attaching and detaching a loop device write its file out and flush the host's disk (`vfs_fsync` in `loop_configure`,
-//! drivers/block/loop.c). This takes 1 and 20 ms on an idle disk, and as long as the queue on a busy one. A file of an
-//! overlay mounted `volatile` is never flushed (Documentation/filesystems/overlayfs.rst; kernel 5.10). The overlay is
-//! detached. Its directories are removed during use: it needs their names only until the file is open.
+//! Attaching and detaching a loop device flush its file (`vfs_fsync` in `loop_configure`, drivers/block/loop.c). This
+//! takes 1 and 20 ms on an idle disk, and as long as the queue on a busy one. A file of a `volatile` overlay is never
+//! flushed (overlayfs.rst; kernel 5.10). The detached overlay needs its directories' names only until the file is open.
 
 use crate::error::{Context, Kind, Result};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, mkdirat, open, openat, unlinkat};
@@ -15,7 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The files of overlayfs in its work directory, innermost first.
+/// overlayfs makes these in its work directory; innermost first.
 const MADE: [(&str, AtFlags); 4] = [
     ("work/incompat/volatile/dirty", AtFlags::empty()),
     ("work/incompat/volatile", AtFlags::REMOVEDIR),
@@ -23,7 +22,6 @@ const MADE: [(&str, AtFlags); 4] = [
     ("work", AtFlags::REMOVEDIR),
 ];
 
-/// The directories of one such file, removed when dropped.
 #[derive(Debug)]
 pub(super) struct Directories {
     /// Its close waits for all processors (`synchronize_rcu_expedited`), up to 2 ms, so it comes after the disk was
@@ -33,14 +31,14 @@ pub(super) struct Directories {
     _work: Directory,
 }
 
-/// One directory: locked while in use, removed when dropped. Any process may remove an unlocked one.
+/// Locked while in use. Any process may remove an unlocked one.
 #[derive(Debug)]
 struct Directory {
     path: PathBuf,
     open: OwnedFd,
 }
 
-/// The prefix of `loop/backing_file` in sysfs for the disks in `directory`.
+/// The prefix of `loop/backing_file` in sysfs.
 pub(crate) fn backing_name(directory: &Path) -> String {
     // The kernel shows no directory for a file of a detached mount, so the file's name contains it.
     let mangled = directory.to_string_lossy().replace('/', ":");
@@ -49,18 +47,17 @@ pub(crate) fn backing_name(directory: &Path) -> String {
     format!("/{}", &mangled[..cut])
 }
 
-/// Tries to make a directory that other processes remove before it is locked.
+/// A reaper may remove a directory before it is locked.
 const TRIES: u32 = 20;
 
 /// NAME_MAX, less room for a unique suffix.
 const LONGEST_NAME: usize = 200;
 
-/// A new, empty, unnamed file on the file system of `live`, for the disks in `images`, which exists. An error means
-/// that this kernel or this file system cannot do it.
+/// An unnamed file on the file system of `live`. An error means that this kernel or file system cannot do it.
 pub(super) fn file(live: &Path, images: &Path) -> Result<(OwnedFd, Directories), Errno> {
     // Siblings, without a common directory: ext4 takes 50 us to make and remove one.
     let (upper, work) = (Directory::make(live, "")?, Directory::make(live, ".work")?);
-    // overlayfs needs a lower directory. It is not read, so any existing one serves.
+    // overlayfs needs a lower directory, which is not read.
     let lower = rustix::fs::open(images, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     // By descriptors: overlayfs then interprets no character of a path.
     let at = |open: &OwnedFd| format!("/proc/self/fd/{}", open.as_raw_fd());
@@ -86,7 +83,7 @@ impl Directory {
     }
 }
 
-/// Makes a directory and locks it. A faster reaper may have locked or removed it.
+/// A reaper may have locked or removed it.
 fn make_locked(path: &Path) -> Result<OwnedFd, Errno> {
     mkdirat(CWD, path, Mode::RWXU)?;
     let open = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
@@ -110,7 +107,7 @@ impl Drop for Directory {
     }
 }
 
-/// A directory for unfinished work: locked and removed like a [`Directory`].
+/// Locked and removed like a [`Directory`].
 #[derive(Debug)]
 pub(crate) struct WorkDirectory {
     path: PathBuf,
@@ -118,15 +115,14 @@ pub(crate) struct WorkDirectory {
 }
 
 impl WorkDirectory {
-    /// Makes it in `live`.
     pub(crate) fn make(live: &Path) -> Result<WorkDirectory, Errno> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed); // other threads of this process may make one too
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed); // other threads may make one too
         let path = live.join(format!(".template-{}-{number}", std::process::id()));
         for _ in 0..TRIES {
             match make_locked(&path) {
                 Ok(open) if path.exists() => return Ok(WorkDirectory { path, _open: open }),
-                // A reaper took it before it was locked.
+                // A reaper took it.
                 Ok(_) | Err(Errno::NOENT | Errno::WOULDBLOCK) => {}
                 // A dead process with our pid left it.
                 Err(Errno::EXIST) => drop(reap(&path)),
@@ -143,12 +139,11 @@ impl WorkDirectory {
 
 impl Drop for WorkDirectory {
     fn drop(&mut self) {
-        // A leftover has no lock, and the next reaper removes it.
+        // The next reaper removes a leftover: it has no lock.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
-/// Removes the directory at `path` if its maker was killed before it could.
 pub(crate) fn reap(path: &Path) -> Result<()> {
     if let Some(open) = abandoned(path)? {
         drop(Directory { path: path.to_owned(), open });
@@ -156,7 +151,7 @@ pub(crate) fn reap(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the directory at `path` exists without a live owner.
+/// Whether it exists without a live owner.
 pub(crate) fn is_abandoned(path: &Path) -> Result<bool> {
     abandoned(path).map(|open| open.is_some())
 }
@@ -212,7 +207,7 @@ mod tests {
         let (_written, directories) = file(live.path(), images.path()).unwrap();
         let both = [&directories._upper, &directories._work];
         for left in both {
-            // As after a kill: the lock goes, the directory stays.
+            // As after a kill.
             flock(&left.open, FlockOperation::Unlock).unwrap();
             assert!(is_abandoned(&left.path).unwrap());
             reap(&left.path).unwrap();

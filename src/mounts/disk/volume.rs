@@ -1,10 +1,10 @@
 //! The image of a volume: a journaled ext4 with its own caps, whose files outlive sandboxes and crashes.
 //!
-//! The ids in it are ids of containers; each sandbox shows them by an id mapping. Sandboxes wrote the files, so the host
-//! mounts it detached only, without set-user-ID programs and devices, and opens its files by descriptors.
+//! Its ids are ids of containers; each sandbox shows them by an id mapping. Sandboxes wrote the files: the host mounts
+//! it detached, nosuid and nodev, and opens its files by descriptors.
 //!
-//! The lock belongs to the open file of the image, which the loop device shares. It ends with the last mount, also after
-//! a crash: two writers, or a reader beside a writer, would destroy the file system.
+//! The lock belongs to the image's open file, which the loop device shares. It ends with the last mount, also after a
+//! crash: two writers, or a reader beside a writer, would destroy the file system.
 
 use super::description::Size;
 use super::format;
@@ -30,19 +30,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The attribute of an archive with the number of files that are not in it.
+/// The number of files that are not in an archive.
 const LEFT_OUT: &CStr = c"user.brig.left_out";
-/// The time limit for a mount that the kernel removes asynchronously.
+/// The kernel removes a mount asynchronously.
 const UNMOUNT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
 const STEP: &str = "mount the volume's image";
 
-/// The use of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ImageAccess {
-    /// Alone.
     Write,
-    /// Beside other readers.
     Read,
 }
 
@@ -62,26 +59,21 @@ impl ImageAccess {
     }
 }
 
-/// An open, locked image.
 #[derive(Debug)]
 pub(crate) struct VolumeImage {
     file: OwnedFd,
     access: ImageAccess,
 }
 
-/// What an attempt to open an image found.
 #[derive(Debug)]
 pub(crate) enum Opened {
-    /// It is open and locked.
     Free(VolumeImage),
-    /// A mount uses it.
     Busy,
-    /// No file has the name.
     Missing,
 }
 
 impl VolumeImage {
-    /// Opens and locks the image at `path`. A journal that a crash left is replayed first.
+    /// Replays a journal that a crash left.
     pub(crate) fn open(path: &Path, access: ImageAccess) -> Result<Opened> {
         loop {
             match Self::open_packed(path, access)? {
@@ -96,7 +88,7 @@ impl VolumeImage {
         }
     }
 
-    /// Opens and locks a volume that is an archive.
+    /// For an archive, which has no journal.
     pub(crate) fn open_packed(path: &Path, access: ImageAccess) -> Result<Opened> {
         let step = || format!("open the volume's files `{}`", path.display());
         loop {
@@ -114,32 +106,32 @@ impl VolumeImage {
                 Err(Errno::NOENT) => return Ok(Opened::Missing),
                 other => other.failing(Kind::Store, step)?,
             };
-            // Unless another process replaced it before the lock.
+            // Another process may have replaced it before the lock.
             if inode(named) == inode(fstat(&file).failing(Kind::Store, step)?) {
                 return Ok(Opened::Free(VolumeImage { file, access }));
             }
         }
     }
 
-    /// The same open file. The lock ends with its last descriptor.
+    /// The lock ends with its last descriptor.
     pub(crate) fn file(&self) -> Result<OwnedFd> {
         self.file.try_clone().failing(Kind::Store, || "keep the volume's files open")
     }
 
-    /// The number of files that are not in an archive: FIFOs, sockets and devices.
+    /// FIFOs, sockets and devices are not in an archive.
     pub(crate) fn left_out(&self) -> u64 {
         let mut count = [0; 8];
         fgetxattr(&self.file, LEFT_OUT, &mut count).map_or(0, |_| u64::from_le_bytes(count))
     }
 
-    /// Mounts it: a detached mount, which keeps the lock.
+    /// A detached mount, which keeps the lock.
     pub(crate) fn mount(self) -> Result<OwnedFd> {
         let configured = self.configure()?;
         fsconfig_create(&configured.context).failing(Kind::Disk, || STEP)?;
         configured.attach()
     }
 
-    /// The same in a child process. The caller has one thread.
+    /// In a child process. The caller has one thread.
     pub(crate) fn begin_mount(self) -> Result<PendingMount> {
         let configured = self.configure()?;
         match clone_process(0, None).failing(Kind::Internal, || STEP)? {
@@ -176,7 +168,7 @@ impl VolumeImage {
     }
 }
 
-/// A mount whose file system is not read yet.
+/// Its file system is not read yet.
 #[derive(Debug)]
 struct ConfiguredMount {
     context: OwnedFd,
@@ -186,14 +178,13 @@ struct ConfiguredMount {
 }
 
 impl ConfiguredMount {
-    /// The detached mount, after the file system was read.
     fn attach(&self) -> Result<OwnedFd> {
         fsmount(&self.context, FsMountFlags::FSMOUNT_CLOEXEC, self.attributes).failing(Kind::Disk, || STEP)
     }
 }
 
-/// An image that a child process mounts. The mount writes the superblock and waits for the host's disk, 6 ms and more;
-/// the supervisor prepares the sandbox meanwhile.
+/// A child writes the superblock and waits for the host's disk, 6 ms and more, while the supervisor prepares the
+/// sandbox.
 #[derive(Debug)]
 pub(crate) struct PendingMount {
     configured: ConfiguredMount,
@@ -201,7 +192,6 @@ pub(crate) struct PendingMount {
 }
 
 impl PendingMount {
-    /// Waits for the detached mount.
     pub(crate) fn wait(self) -> Result<OwnedFd> {
         let ended = wait(self.child.as_fd()).failing(Kind::Internal, || STEP)?;
         match ended.and_then(|status| status.exit_status()) {
@@ -220,7 +210,7 @@ impl Drop for PendingMount {
     }
 }
 
-/// Whether the journal has to be replayed: `EXT4_FEATURE_INCOMPAT_RECOVER` in `s_feature_incompat` of the superblock.
+/// `EXT4_FEATURE_INCOMPAT_RECOVER` in `s_feature_incompat` of the superblock.
 fn needs_recovery(image: &OwnedFd) -> Result<bool> {
     const AT: u64 = 1024 + 0x60;
     const RECOVER: u32 = 0x4;
@@ -229,12 +219,10 @@ fn needs_recovery(image: &OwnedFd) -> Result<bool> {
     Ok(u32::from_le_bytes(bytes) & RECOVER != 0)
 }
 
-/// The files of a mounted volume.
 pub(crate) fn files(mounted: BorrowedFd<'_>) -> Result<OwnedFd> {
     openat(mounted, VOLUME_FILES, DIRECTORY, Mode::empty()).failing(Kind::Disk, || "open the files of the volume")
 }
 
-/// Waits until no mount uses the image at `path`.
 fn wait_until_free(path: &Path) -> Result<()> {
     let step = || format!("wait for the end of the last mount of `{}`", path.display());
     let file = open(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
@@ -249,14 +237,13 @@ fn wait_until_free(path: &Path) -> Result<()> {
     }
 }
 
-/// An image that has no name in the store yet. A crash leaves nothing of it.
+/// Without a name in the store: a crash leaves nothing of it.
 #[derive(Debug)]
 pub(crate) struct NewVolumeImage {
     directory: WorkDirectory,
 }
 
 impl NewVolumeImage {
-    /// Formats an empty one in `live`.
     pub(crate) fn format(live: &Path, bytes: u64, inodes: u64) -> Result<NewVolumeImage> {
         let new = Self::begin(live)?;
         format::format(&new.path(), Size { bytes, inodes, synchronous: false }, format::VOLUME)?;
@@ -265,7 +252,7 @@ impl NewVolumeImage {
         Ok(new)
     }
 
-    /// A copy of the image at `path`, which no process writes. The file systems share blocks where they can.
+    /// No process may write the image meanwhile.
     pub(crate) fn copy(live: &Path, path: &Path) -> Result<NewVolumeImage> {
         let new = Self::begin(live)?;
         let step = || format!("copy the volume's image `{}`", path.display());
@@ -275,7 +262,7 @@ impl NewVolumeImage {
         Ok(new)
     }
 
-    /// An archive, which `pack` writes. It may use the directory, which is empty and short-lived.
+    /// `pack` may use the directory, and returns the number of left out files.
     pub(crate) fn packed(live: &Path, pack: impl FnOnce(&Path, File) -> Result<u64>) -> Result<NewVolumeImage> {
         let new = Self::begin(live)?;
         let step = || "make the archive of a volume";
@@ -290,7 +277,6 @@ impl NewVolumeImage {
         Ok(new)
     }
 
-    /// Opens the archive to be read.
     pub(crate) fn archive(&self) -> Result<File> {
         File::open(self.path()).failing(Kind::Disk, || "open the archive of a volume")
     }
@@ -305,7 +291,6 @@ impl NewVolumeImage {
         self.directory.path().join("image")
     }
 
-    /// Mounts it to be written.
     pub(crate) fn mount(&self) -> Result<OwnedFd> {
         match VolumeImage::open(&self.path(), ImageAccess::Write)? {
             Opened::Free(image) => image.mount(),
@@ -313,20 +298,20 @@ impl NewVolumeImage {
         }
     }
 
-    /// Gives it the name `path` while `mounted`, its mount, stays. Replaces an earlier one, whose users keep it.
+    /// Gives it the name `path` while `mounted` stays. Users of an earlier one keep it.
     pub(crate) fn publish(self, mounted: BorrowedFd<'_>, path: &Path) -> Result<()> {
         // The descriptor of a mount itself is O_PATH, which syncfs(2) refuses.
         syncfs(files(mounted)?).failing(Kind::Disk, || "write out a new volume")?;
         self.rename_to(path)
     }
 
-    /// The same after the end of its last mount.
+    /// After the end of its last mount.
     pub(crate) fn publish_unmounted(self, path: &Path) -> Result<()> {
         wait_until_free(&self.path())?;
         self.rename_to(path)
     }
 
-    /// The same for an archive, which has no mount.
+    /// For an archive, which has no mount.
     pub(crate) fn rename_to(self, path: &Path) -> Result<()> {
         let step = || format!("keep the volume's image `{}`", path.display());
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;

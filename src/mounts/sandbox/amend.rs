@@ -1,4 +1,4 @@
-//! Changes files of a root in place: a certificate bundle often is a link to another file.
+//! Changes files in place: a certificate bundle often is a link to another file.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::mounts::cover::existing;
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Applies `change` to the file at `at`. Owner and mode stay; `mode` and `owner` are for a new file.
+/// Owner and mode stay; `mode` and `owner` are for a new file.
 pub(super) fn amend(
     root: BorrowedFd<'_>,
     at: &Path,

@@ -1,4 +1,4 @@
-//! A copy of one host file on the scratch file system: what copy-on-write is for a folder.
+//! A copy of one host file on the scratch file system, as copy-on-write is for a folder.
 
 use crate::error::{Context, Kind, Result};
 use crate::files;
@@ -12,8 +12,7 @@ use std::path::Path;
 
 const NAME: &str = "file";
 
-/// Makes the copy in a directory that no process of the sandbox reaches. It has the permissions of the file, and its
-/// owner is `owner`.
+/// No process of the sandbox reaches `directory`. The copy keeps the file's permissions.
 pub(super) fn make(from: &Path, directory: BorrowedFd<'_>, owner: Ids) -> Result<OwnedFd> {
     let step = || format!("copy `{}`", from.display());
     let source = openat(CWD, from, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Mount, step)?;

@@ -1,7 +1,7 @@
-//! The most recently used folder of a new root, kept open: consecutive steps often use one folder.
+//! The last used folder of a new root, kept open: consecutive steps often use one.
 //!
-//! Only for a root that starts empty. A name there is mostly free, so it is created first and opened only if it exists.
-//! A new entry is not a link.
+//! Only for a root that starts empty: a name is mostly free, so it is created first and opened only if it exists. A new
+//! entry is not a link.
 
 use crate::error::{Context, Kind, Result};
 use crate::mounts::resolve;
@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
-/// The open folder of a root. A mount over the root's paths must reset it: the folder may be below the mount.
+/// A mount over the root's paths must reset it: the folder may be below the mount.
 #[derive(Debug, Default)]
 pub(super) struct Folder {
     /// The root that started empty.
@@ -20,17 +20,16 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// For `root`, which is empty and stays open during use.
+    /// `root` is empty and stays open during use.
     pub(super) fn of_empty(root: BorrowedFd<'_>) -> Folder {
         Folder { root: Some(root.as_raw_fd()), last: RefCell::default() }
     }
 
-    /// Closes the folder.
     pub(super) fn forget(&self) {
         self.last.take();
     }
 
-    /// Runs `act` in the folder of `at` (made if missing), with the last component's name.
+    /// Makes the folder of `at` if it is missing.
     pub(super) fn with<T>(
         &self,
         root: BorrowedFd<'_>,
@@ -49,12 +48,10 @@ impl Folder {
         act(folder.as_fd(), Path::new(name))
     }
 
-    /// Whether `root` is the one that started empty.
     fn is_of(&self, root: BorrowedFd<'_>) -> bool {
         self.root == Some(root.as_raw_fd())
     }
 
-    /// The directory `at`, made with `mode` if it is missing, and whether it is new.
     pub(super) fn directory(&self, root: BorrowedFd<'_>, at: &Path, mode: u32) -> Result<(OwnedFd, bool)> {
         let made = self.make(root, at, |folder, name| {
             mkdirat(folder, name, Mode::from_raw_mode(mode))?;
@@ -66,7 +63,6 @@ impl Folder {
         }
     }
 
-    /// A mount point for a file or a directory.
     pub(super) fn target(&self, root: BorrowedFd<'_>, at: &Path, kind: FileType) -> Result<OwnedFd> {
         if kind == FileType::Directory {
             return self.directory(root, at, 0o755).map(|(directory, _)| directory);
@@ -76,7 +72,7 @@ impl Folder {
         made.map_or_else(|| resolve::target(root, at, kind), Ok)
     }
 
-    /// The result of `make` at `at`; `None` if the name exists, or the root did not start empty.
+    /// `None` if the name exists, or the root did not start empty.
     fn make(
         &self,
         root: BorrowedFd<'_>,
@@ -128,7 +124,7 @@ mod tests {
                 symlink(link, outside.path().join("root").join(at)).unwrap();
                 for below in ["", "/made"] {
                     let at = PathBuf::from(format!("/{at}{below}"));
-                    // The link's target is made inside the root, or the call fails.
+                    // Inside the root, or the call fails.
                     let _ = folder.directory(root.as_fd(), &at, 0o755);
                     let _ = folder.target(root.as_fd(), &at, FileType::RegularFile);
                 }

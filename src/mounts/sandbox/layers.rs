@@ -1,8 +1,7 @@
 //! The layers of an image as one copy-on-write tree, mounted in this namespace only.
 //!
-//! All layers are in one directory. One mount of it, read-only and with the container's ids, serves them all: forty
-//! layers need one mount. overlayfs keeps that mount's ids for each layer (lower layers with idmapped mounts: kernel
-//! 5.19).
+//! One read-only mount of their directory, with the container's ids, serves all layers. overlayfs keeps its ids for
+//! each (lower layers with idmapped mounts: kernel 5.19).
 
 use super::plan::Plan;
 use crate::error::{Context, Error, Kind, Result, Step as _};
@@ -20,18 +19,18 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// The directory of the layers below the stage.
+/// Below the stage.
 const BELOW: &str = "layers";
-/// The limit of mount(2) for options: one page with its NUL.
+/// One page with its NUL (mount(2)).
 const LONGEST_OPTIONS: usize = 4095;
 
-/// Mounts the layers in order, with `<changes>/upper` of the scratch file system at `scratch` of the stage on top.
+/// The changes are `<changes>/upper` of the scratch file system, at `scratch` of the stage.
 pub(super) fn mount(stage: BorrowedFd<'_>, layers: &Layers, changes: &str, plan: &Plan) -> Result<OwnedFd> {
     let tree = clone_tree(CWD, &layers.directory)?;
     restrict_mapped(&tree, Attributes::READ_ONLY, plan.mapping(layers.shown)).doing(|| "show the image's layers")?;
     let place = resolve::directory(stage, &Path::new("/").join(BELOW), 0o700)?.0;
     attach(&tree, place.as_fd()).doing(|| "stage the image's layers")?;
-    // Layers are paths, which the kernel resolves from the working directory.
+    // The kernel resolves the layers' paths from the working directory.
     rustix::process::fchdir(stage).failing(Kind::Mount, || "enter the stage")?;
     let step = || format!("mount the {} layers of the image", layers.names.len());
     let made = match by_context(layers, changes, plan.user_xattr) {
@@ -44,8 +43,7 @@ pub(super) fn mount(stage: BorrowedFd<'_>, layers: &Layers, changes: &str, plan:
     })
 }
 
-/// Copies the layers into a file system in memory. It needs no limit: the size is known, no process inside writes it,
-/// and the container's cgroups count it.
+/// Without a limit: the size is known, no process inside writes, and the container's cgroups count it.
 pub(super) fn gather(layers: &Layers, plan: &Plan) -> Result<OwnedFd> {
     let made = tmpfs(0, 0, layers.mode, plan.administrator, Attributes::WRITABLE)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -54,7 +52,6 @@ pub(super) fn gather(layers: &Layers, plan: &Plan) -> Result<OwnedFd> {
     Ok(made)
 }
 
-/// The kernel's error, and whether the first layer caused it.
 struct Refused {
     errno: Errno,
     at_layer: bool,
@@ -78,7 +75,7 @@ fn by_context(layers: &Layers, changes: &str, user_xattr: bool) -> Result<OwnedF
     fsconfig_set_string(&context, "upperdir", format!("scratch/{changes}/upper"))?;
     fsconfig_set_string(&context, "workdir", format!("scratch/{changes}/work"))?;
     fsconfig_set_string(&context, "xino", "off")?;
-    // The data is not read after a crash, so it needs no sync.
+    // Not read after a crash.
     fsconfig_set_flag(&context, "volatile")?;
     if user_xattr {
         fsconfig_set_flag(&context, "userxattr")?;
@@ -87,7 +84,7 @@ fn by_context(layers: &Layers, changes: &str, user_xattr: bool) -> Result<OwnedF
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
 }
 
-/// Mounts the layers by mount(2), for older kernels: all names in one page.
+/// For older kernels: all names in one page.
 fn by_options(stage: BorrowedFd<'_>, layers: &Layers, changes: &str, user_xattr: bool) -> Result<OwnedFd> {
     let options = options(layers, changes, user_xattr);
     if options.len() > LONGEST_OPTIONS {

@@ -1,11 +1,9 @@
-//! Hides files of a folder that is shown copy-on-write: a layer with whiteouts between the folder and the changes.
+//! Hides files of a copy-on-write folder by a layer with whiteouts between the folder and the changes.
 //!
-//! The layer is on the scratch file system, outside of every mount of the sandbox, and overlayfs never writes a lower
-//! layer. So no process inside can remove a whiteout. The layer has the folders above a hidden path too. overlayfs
-//! takes owner, mode and times from the topmost layer, so these are copied.
+//! No process inside can remove a whiteout: the layer is outside of every mount of the sandbox, and overlayfs never
+//! writes a lower layer. overlayfs takes owner, mode and times of a folder from the topmost layer, so these are copied.
 //!
-//! Other names of a hidden file (hard links) are hidden with it. Init makes the layer from the tree that it shows. A
-//! file that the host makes later is not in it.
+//! Hard links to a hidden file are hidden with it. A file that the host makes later is not.
 
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{Bounds, DIRECTORY, HiddenMatcher, Stop, Walk, WalkStep, empty_directory};
@@ -21,10 +19,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The most hidden paths. Each is an inode of the scratch file system.
+/// Each hidden path is an inode of the scratch file system.
 const MOST: usize = 100_000;
 
-/// Makes the layer in the empty or used directory `mask`. Returns whether anything is hidden.
+/// `mask` may have been used before. Returns whether anything is hidden.
 pub(super) fn make(tree: BorrowedFd<'_>, hidden: &HiddenFiles, mask: BorrowedFd<'_>) -> Result<bool> {
     let step = || "hide files of the folder";
     let open = |at: BorrowedFd<'_>| openat(at, ".", DIRECTORY, Mode::empty()).failing(Kind::Mount, step);
@@ -53,7 +51,6 @@ fn name(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(path))
 }
 
-/// A directory of the walk.
 struct Level {
     path: Vec<u8>,
     is_hidden: bool,
@@ -84,7 +81,7 @@ fn walk(
     Ok(())
 }
 
-/// The hidden paths, none below another one: those of the patterns, and the other names of their files.
+/// No path is below another one. Includes the other names of hidden files.
 fn find(open: impl Fn() -> Result<OwnedFd>, matcher: &HiddenMatcher) -> Result<Vec<Vec<u8>>> {
     let mut found: Vec<Vec<u8>> = Vec::new();
     let mut linked = HashSet::new();
@@ -122,7 +119,6 @@ fn find(open: impl Fn() -> Result<OwnedFd>, matcher: &HiddenMatcher) -> Result<V
     Ok(found)
 }
 
-/// Makes a folder of the layer. Returns the status of the shown one.
 fn folder(tree: BorrowedFd<'_>, mask: BorrowedFd<'_>, path: &[u8]) -> std::result::Result<Stat, Errno> {
     let plain = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -133,7 +129,6 @@ fn folder(tree: BorrowedFd<'_>, mask: BorrowedFd<'_>, path: &[u8]) -> std::resul
     }
 }
 
-/// Gives a folder of the layer the attributes of the shown one.
 fn attributes(mask: BorrowedFd<'_>, path: &[u8], status: &Stat) -> std::result::Result<(), Errno> {
     let at = openat(mask, name(path), DIRECTORY, Mode::empty())?;
     let owner = (Some(Uid::from_raw(status.st_uid)), Some(Gid::from_raw(status.st_gid)));

@@ -1,7 +1,5 @@
-//! Carries out a [`Plan`]: one short function a step, all on descriptors.
-//!
-//! Runs in init, in a new mount namespace, with the privilege to mount there. Init is the machine's root before it
-//! enters the sandbox's user namespace, or an ordinary user inside it.
+//! Carries out a [`Plan`] in init, in a new mount namespace. Init is the machine's root before it enters the sandbox's
+//! user namespace, or an ordinary user inside it.
 
 mod amend;
 mod file_copy;
@@ -39,9 +37,8 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Builds the whole root below the plan's stage.
 pub(super) fn build(plan: &mut Plan) -> Result<Built> {
-    // No later step may reach the host (invariant: nothing is ever mounted in the host's mount namespace).
+    // Nothing is ever mounted in the host's mount namespace.
     if !weaken::is_off("propagation") {
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .failing(Kind::Mount, || "make all mounts private")?;
@@ -71,7 +68,6 @@ pub(super) fn build(plan: &mut Plan) -> Result<Built> {
     })
 }
 
-/// Hides the masked paths, and makes the read-only paths read-only.
 fn cover(root: BorrowedFd<'_>, plan: &Plan, covers: &mut Covers) -> Result<()> {
     for path in &plan.file_system.masked {
         mask(root, path, (plan.administrator, ""), covers)?;
@@ -93,18 +89,17 @@ fn needs_scratch(step: &Step) -> bool {
     )
 }
 
-/// Whether a step needs a path below the stage.
 fn needs_stage(step: &Step) -> bool {
     matches!(step, Step::Overlay { .. } | Step::Volume { .. } | Step::Secrets { .. } | Step::Nest { .. })
 }
 
 struct Builder<'plan> {
-    /// A tmpfs for paths that are needed while the root is built; a kept root without such steps has none.
+    /// For paths during the build; `None` for a kept root without such steps.
     stage: Option<OwnedFd>,
-    /// Whether this process has entered the root: host paths are out of reach.
+    /// Host paths are then out of reach.
     is_entered: bool,
     scratch: OnceCell<OwnedFd>,
-    /// The files of written volumes that are in memory, by their numbers.
+    /// The files of written volumes in memory, by their numbers.
     volumes: RefCell<BTreeMap<usize, OwnedFd>>,
     secrets: Cell<Option<OwnedFd>>,
     disk: Cell<Option<Pending>>,
@@ -112,7 +107,6 @@ struct Builder<'plan> {
     disk_mount: Cell<Option<OwnedFd>>,
     plan: &'plan Plan,
     folder: Folder,
-    /// The existing part of the root.
     kept: Option<KeptRoot>,
 }
 
@@ -151,7 +145,7 @@ impl Builder<'_> {
             cover(root.as_fd(), self.plan, &mut covers)?;
         }
         if copies_detached && self.stage.is_none() && rest.iter().all(|step| self.needs_no_host(step)) {
-            pivot::enter(root.as_fd())?; // now, while the disk is not ready anyway
+            pivot::enter(root.as_fd())?; // while the disk is not ready anyway
             self.is_entered = true;
         }
         rest.iter().try_for_each(|step| self.step(root.as_fd(), step))?;
@@ -181,7 +175,7 @@ impl Builder<'_> {
             || self.kept.as_ref().is_some_and(|kept| kept.has(step))
     }
 
-    /// The start of a root, as a detached mount; the host's root stays in place.
+    /// A detached mount; the host's root stays in place.
     fn root(&self, root: &Root) -> Result<OwnedFd> {
         match root {
             Root::Empty | Root::Kept => match &self.kept {
@@ -199,7 +193,6 @@ impl Builder<'_> {
         }
     }
 
-    /// A root over a tree that is never written.
     fn over(&self, lower: &Path, shown: Shown) -> Result<OwnedFd> {
         let tree = self.lower(lower, shown)?;
         let root = self.over_tree((&tree, ""), &lower.display().to_string(), "root", self.plan.administrator)?;
@@ -275,9 +268,8 @@ impl Builder<'_> {
             Step::Devices => device::defaults(root, self.plan.administrator),
             Step::Freeze { at, attributes } => restrict(&resolve::open(root, at)?, *attributes),
             Step::Nest { at, root: nested, steps, points, program } => {
-                // A runtime in a user namespace cannot make an empty root with attributes read-only. They are locked,
-                // and it would have to repeat them (gVisor does not). Devices and setuid files in it have no effect
-                // anyway.
+                // A runtime in a user namespace would have to repeat locked attributes to make an empty root read-only
+                // (gVisor does not). Devices and setuid files in it have no effect anyway.
                 let made = match nested {
                     Root::Empty | Root::Kept => {
                         tmpfs(4 << 20, 4096, 0o755, self.plan.administrator, Attributes::default())?
@@ -296,8 +288,8 @@ impl Builder<'_> {
         }
     }
 
-    /// The root of the scratch file system. The first step that needs it attaches it at `<stage>/scratch`; the helper
-    /// has made it meanwhile. Without a stage its path is that of the stage; after the entry it stays detached.
+    /// The first step that needs it attaches it at `<stage>/scratch`, without a stage at the stage's path. After the
+    /// entry it stays detached.
     fn scratch(&self) -> Result<BorrowedFd<'_>> {
         if let Some(scratch) = self.scratch.get() {
             return Ok(scratch.as_fd());
@@ -334,7 +326,6 @@ impl Builder<'_> {
         Ok(self.scratch.get_or_init(|| root).as_fd())
     }
 
-    /// A detached copy of one mount.
     fn tree(&self, root: BorrowedFd<'_>, source: &Source) -> Result<OwnedFd> {
         match source {
             Source::Root(path) => clone_tree(resolve::open(root, path)?.as_fd(), Path::new("")),
@@ -358,14 +349,12 @@ impl Builder<'_> {
         }
     }
 
-    /// Mounts the layers of an image copy-on-write, as the root.
     fn layers(&self, layers: &Layers) -> Result<OwnedFd> {
         self.upper("root", self.plan.administrator)?;
         let made = layers::mount(self.stage()?, layers, "root", self.plan)?;
         as_root(made, layers, self.plan.file_system.attributes)
     }
 
-    /// Copies the layers of an image into memory and mounts the copy copy-on-write, as the root.
     fn gathered(&self, layers: &Layers) -> Result<OwnedFd> {
         let tree = layers::gather(layers, self.plan)?;
         restrict(&tree, Attributes::READ_ONLY)?;
@@ -373,7 +362,6 @@ impl Builder<'_> {
         as_root(made, layers, self.plan.file_system.attributes)
     }
 
-    /// The directories of an overlay's changes on the scratch file system.
     fn upper(&self, changes: &str, owner: Ids) -> Result<()> {
         for part in ["upper", "work"] {
             let path = format!("{changes}/{part}");
@@ -383,8 +371,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Mounts `lower` copy-on-write. Its layers get names below the stage: mount(2) takes paths of layers, and before
-    /// 6.15 only of mounts that are attached in this namespace.
+    /// mount(2) takes paths of layers, and before 6.15 only of mounts that are attached in this namespace. So layers
+    /// get names below the stage.
     fn over_tree(&self, (tree, mask): (&OwnedFd, &str), name: &str, changes: &str, owner: Ids) -> Result<OwnedFd> {
         let below = format!("lower-{changes}");
         let stage = self.stage()?;
@@ -412,7 +400,6 @@ impl Builder<'_> {
         Ok(made)
     }
 
-    /// A lower layer that is shown as a detached read-only mount.
     fn lower(&self, lower: &Path, shown: Shown) -> Result<OwnedFd> {
         let tree = clone_tree(CWD, lower)?;
         restrict_mapped(&tree, Attributes::READ_ONLY, self.plan.mapping(shown))
@@ -420,7 +407,7 @@ impl Builder<'_> {
         Ok(tree)
     }
 
-    /// Makes the layer that hides files of a tree. Returns its part of `lowerdir`, empty if it hides none.
+    /// Returns the mask's part of `lowerdir`, empty if it hides none.
     fn mask(&self, tree: &OwnedFd, hidden: &HiddenFiles, changes: &str) -> Result<String> {
         if hidden.is_empty() || weaken::is_off("hidden-files") {
             return Ok(String::new());
@@ -432,7 +419,6 @@ impl Builder<'_> {
     }
 }
 
-/// The merged layers as a root: with these attributes, and the image's mode.
 fn as_root(made: OwnedFd, layers: &Layers, attributes: Attributes) -> Result<OwnedFd> {
     restrict(&made, attributes)?;
     let mode = Mode::from_raw_mode(layers.mode & 0o7777);
@@ -440,8 +426,7 @@ fn as_root(made: OwnedFd, layers: &Layers, attributes: Attributes) -> Result<Own
     Ok(made)
 }
 
-/// A procfs that shows each process only those that it may trace: never pid 1, whose command line is brig's on the
-/// host.
+/// A process sees only those that it may trace: never pid 1, whose command line is brig's on the host.
 fn proc() -> Result<OwnedFd> {
     let hidden = [("hidepid", "4".to_owned())]; // "ptraceable", proc(5); of this mount alone since kernel 5.8
     let options: &[_] = if weaken::is_off("hidepid") { &[] } else { &hidden };
@@ -450,7 +435,7 @@ fn proc() -> Result<OwnedFd> {
     })
 }
 
-/// Links of a hostile root can lead a later mount over /proc, and the masks would have no effect (CVE-2019-16884).
+/// A hostile root's links can lead a later mount over /proc, so that the masks have no effect (CVE-2019-16884).
 fn proc_is_proc(root: BorrowedFd<'_>) -> Result<()> {
     let place = resolve::open(root, Path::new("/proc"))?;
     let found = rustix::fs::fstatfs(&place).failing(Kind::Mount, || "read the type of `/proc`")?;
@@ -469,7 +454,6 @@ fn pts() -> Result<OwnedFd> {
     new_file_system("devpts", &options, Attributes(bits::NOSUID | bits::NOEXEC))
 }
 
-/// The name of a source, for an error.
 fn show(source: &Source) -> String {
     match source {
         Source::Host(path) | Source::Root(path) => format!("show `{}`", path.display()),

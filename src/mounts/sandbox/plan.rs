@@ -1,4 +1,4 @@
-//! The container's file system as data, with its descriptors: the input of init.
+//! The plan of a sandbox's root, with its descriptors.
 
 use crate::error::Result;
 use crate::mounts::disk::Pending;
@@ -7,14 +7,12 @@ use crate::spec::root::{FileSystem, Ids, Owner, Root, Shown, Step};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Makes one tree of layers in an empty directory. Arguments: the directory of the layers, their names with the topmost
-/// first, the empty directory.
+/// Arguments: the layers' directory, their names with the topmost first, the empty directory to fill.
 pub(crate) type Gather = fn(&Path, &[String], BorrowedFd<'_>) -> Result<()>;
 
-/// Unpacks the archive of an earlier sandbox into the root of a new file system for all writes.
+/// Unpacks an archive into the root of a new file system.
 pub(crate) type Restore = fn(OwnedFd, BorrowedFd<'_>) -> Result<()>;
 
-/// The files of a volume.
 #[derive(Debug)]
 pub(crate) enum VolumeFiles {
     /// The detached mount of its image.
@@ -23,17 +21,14 @@ pub(crate) enum VolumeFiles {
     Packed(PackedVolume),
 }
 
-/// The files of a volume on their way.
 #[derive(Debug)]
 pub(crate) enum PendingVolume {
-    /// They are ready.
     Ready(VolumeFiles),
     /// A child process mounts the image.
     Mounting(PendingMount),
 }
 
 impl PendingVolume {
-    /// Waits for the files.
     pub(crate) fn wait(self) -> Result<VolumeFiles> {
         match self {
             PendingVolume::Ready(files) => Ok(files),
@@ -42,48 +37,42 @@ impl PendingVolume {
     }
 }
 
-/// The archive of a volume, and the caps of its files.
 #[derive(Debug)]
 pub(crate) struct PackedVolume {
-    /// The archive.
     pub archive: OwnedFd,
-    /// Bytes of data; the cap of the scratch file system holds too.
+    /// The cap of the scratch file system holds too.
     pub bytes: u64,
     /// Files, directories and links.
     pub inodes: u64,
-    /// Unpacks the archive into an empty directory.
+    /// Into an empty directory.
     pub unpack: Restore,
 }
 
-/// The input of init for a root.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// What to build.
     pub file_system: FileSystem,
-    /// The kept directory with the start of the root ([`skeleton`](super::skeleton)), if any.
+    /// The kept directory with the start of the root ([`skeleton`](super::skeleton)).
     pub skeleton: Option<PathBuf>,
-    /// A host directory over which the stage is mounted, only inside the container's mount namespace.
+    /// A host directory that the stage covers inside the container's mount namespace.
     pub stage: PathBuf,
     /// The scratch file system if it needs privilege; it may not be ready yet.
     pub disk: Option<Pending>,
-    /// The volumes, by their numbers.
     pub volumes: Vec<VolumeFiles>,
     /// The files that a scratch file system in memory begins with.
     pub restore: Option<(OwnedFd, Restore)>,
-    /// The ids of [`Owner::Administrator`].
+    /// Of [`Owner::Administrator`].
     pub administrator: Ids,
-    /// The command's user.
     pub user: Ids,
-    /// The user namespaces that map owners of files ([`Shown`]); empty where only one id exists.
+    /// User namespaces that map owners of files ([`Shown`]); empty where only one id exists.
     pub mappings: Vec<(Shown, OwnedFd)>,
-    /// Merges layers into one tree where overlayfs refuses them.
+    /// Merges layers where overlayfs refuses them.
     pub gather: Gather,
-    /// Whether overlays keep their marks in `user.overlay.*`, as a user namespace needs.
+    /// Whether the overlays' marks are `user.overlay.*`, as a user namespace needs.
     pub user_xattr: bool,
 }
 
 impl Plan {
-    /// Whether files are copied into memory while the root is built, which the container's cgroups must count.
+    /// The container's cgroups must count files that are copied into memory.
     pub(crate) fn fills_memory(&self) -> bool {
         let is_gathered = |root: &Root| matches!(root, Root::Gathered(_));
         let mut steps = self.file_system.steps.iter();
@@ -93,7 +82,6 @@ impl Plan {
             || steps.any(|step| matches!(step, Step::Nest { root, .. } if is_gathered(root)))
     }
 
-    /// The ids of an owner.
     pub(super) fn ids(&self, owner: Owner) -> Ids {
         match owner {
             Owner::Administrator => self.administrator,
@@ -101,7 +89,7 @@ impl Plan {
         }
     }
 
-    /// The user namespace for these owners; `None` for owners as stored.
+    /// `None` for owners as stored.
     pub(super) fn mapping(&self, shown: Shown) -> Option<&OwnedFd> {
         self.mappings.iter().find(|(each, _)| *each == shown).map(|(_, userns)| userns)
     }

@@ -1,4 +1,4 @@
-//! Mount points in a volume. An agent may have written its files.
+//! Mount points in a volume.
 
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::mounts::resolve;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-/// Makes a mount point in a volume, whose files an agent may have written: paths stay in it.
+/// An agent may have written the volume: paths stay in it.
 pub(super) fn make(top: BorrowedFd<'_>, point: &MountPoint) -> Result<()> {
     let mut way: Vec<_> = point.path.ancestors().filter(|path| !path.as_os_str().is_empty()).collect();
     way.reverse();
@@ -28,7 +28,7 @@ pub(super) fn make(top: BorrowedFd<'_>, point: &MountPoint) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a link on the way: it would lead the mount to another place of the sandbox, such as `/etc`.
+/// A link would lead the mount to another place of the sandbox, such as `/etc`.
 fn refuse_link(top: BorrowedFd<'_>, path: &Path) -> Result<()> {
     let step = || format!("make the mount point `{}` in the volume", path.display());
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -1,4 +1,4 @@
-//! Finds a command's program in a root that another runtime will assemble, before it mounts anything there.
+//! Finds a command's program in a root that another runtime will assemble.
 
 use crate::error::Result;
 use crate::mounts::resolve;
@@ -14,27 +14,25 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-/// The kernel's limit of links in a path (path_resolution(7)).
+/// path_resolution(7).
 const MOST_LINKS: u32 = 40;
 
-/// The future root.
 struct View<'root> {
-    /// The parent directory of the trees that it binds.
+    /// The parent directory of the trees that `root` binds.
     cell: BorrowedFd<'root>,
     root: BorrowedFd<'root>,
-    /// Its mounts in order: mount point, and tree in the cell. The runtime makes a mount with the tree `/`.
+    /// Mount point, and tree in the cell, in order. The runtime makes a mount with the tree `/`.
     points: Vec<(PathBuf, PathBuf)>,
 }
 
-/// The kernel's limit of nested interpreters (BINPRM_MAX_RECURSION; linux/fs/exec.c).
+/// BINPRM_MAX_RECURSION of linux/fs/exec.c.
 const MOST_INTERPRETERS: u32 = 5;
-/// The bytes that are read of a program: linkers put the headers there. The kernel reads 256 bytes for a script's first
-/// line.
+/// Linkers put the headers there. The kernel reads 256 bytes for a script's first line.
 const HEAD: usize = 4096;
 const FIRST_LINE: usize = 256;
 
-/// Refuses a command whose program is missing or cannot be executed, like execvp(3), also for its format or
-/// interpreter. The kernel decides the rest: other formats (binfmt_misc), access by a group or an ACL.
+/// Refuses a command as execvp(3) does, also for a program's format or interpreter. The kernel decides the rest: other
+/// formats (binfmt_misc), access by a group or an ACL.
 pub(super) fn check(
     cell: BorrowedFd<'_>,
     root: BorrowedFd<'_>,
@@ -65,7 +63,7 @@ fn executable(status: &Stat, user: Ids) -> std::result::Result<(), Errno> {
     if is_file && status.st_mode & bits != 0 { Ok(()) } else { Err(Errno::ACCESS) }
 }
 
-/// The interpreter of a program with this head, if it is known (execve(2), elf(5)).
+/// If it is known (execve(2), elf(5)).
 fn interpreter(head: &[u8]) -> std::result::Result<Option<PathBuf>, Errno> {
     let first = &head[..head.len().min(FIRST_LINE)];
     if let Some(line) = first.strip_prefix(b"#!") {
@@ -80,7 +78,7 @@ fn interpreter(head: &[u8]) -> std::result::Result<Option<PathBuf>, Errno> {
     if first.contains(&0) { Ok(None) } else { Err(Errno::NOEXEC) }
 }
 
-/// PT_INTERP of a 64-bit little-endian ELF file; `None` for all others, and if it is beyond the head.
+/// PT_INTERP of a 64-bit little-endian ELF file, if it is in the head.
 fn elf_interpreter(head: &[u8]) -> Option<PathBuf> {
     const INTERPRETER: u64 = 3;
     let number = |at: usize, size: usize| {
@@ -100,7 +98,6 @@ fn elf_interpreter(head: &[u8]) -> Option<PathBuf> {
 }
 
 impl View<'_> {
-    /// Whether execve(2) would succeed.
     fn executable(&self, place: &Path, user: Ids, most: u32) -> std::result::Result<(), Errno> {
         let (real, Some(status)) = self.find(place)? else { return Ok(()) };
         executable(&status, user)?;
@@ -110,7 +107,6 @@ impl View<'_> {
         }
     }
 
-    /// The head of a regular file, by its path without links.
     fn head(&self, real: &Path) -> std::result::Result<Vec<u8>, Errno> {
         let covered = self.points.iter().rev().find_map(|(point, tree)| Some((tree, real.strip_prefix(point).ok()?)));
         let file = match covered {
@@ -122,8 +118,7 @@ impl View<'_> {
         read.map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO)).map(|_| head)
     }
 
-    /// Follows a path to its end: the path without links, and the file's status. `None` if only the runtime's own mount
-    /// decides.
+    /// The path without links, and the file's status; `None` if only the runtime's own mount decides.
     fn find(&self, path: &Path) -> std::result::Result<(PathBuf, Option<Stat>), Errno> {
         let mut at = PathBuf::from("/");
         let mut rest = parts(path);
@@ -170,7 +165,7 @@ impl View<'_> {
     }
 }
 
-/// The components of a path, the last one first.
+/// The last one first.
 fn parts(path: &Path) -> Vec<OsString> {
     let word = |part: Component<'_>| match part {
         Component::Normal(name) => Some(name.to_owned()),

@@ -1,4 +1,4 @@
-//! Secrets as files: a memory file system that is read-only inside, and writable for the supervisor outside.
+//! Secrets as files in memory, read-only inside, and writable for the supervisor outside.
 
 use crate::error::{Context, Kind, Result, Step as _};
 use crate::mounts::mount::{attach, clone_tree, restrict, tmpfs};
@@ -19,7 +19,7 @@ const MORE_INODES: u64 = 16;
 /// No program runs there, and this view is read-only.
 const SHOWN: Attributes = Attributes(bits::NOSUID | bits::NODEV | bits::NOEXEC | bits::RDONLY);
 
-/// Makes the files and mounts them at `at` of the root. Returns the directory, writable.
+/// Returns the directory, writable.
 pub(super) fn make(
     stage: BorrowedFd<'_>,
     root: BorrowedFd<'_>,

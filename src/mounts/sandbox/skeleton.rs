@@ -1,10 +1,8 @@
-//! The kept start of a root: folders, links, small files and device nodes that are equal in each sandbox. They are made
-//! once, in a directory of the store, and mounted read-only. In memory they took a twentieth of a start
-//! (docs/decisions/0005-start-path.md).
+//! The kept start of a root: entries that are equal in each sandbox, made once in the store and mounted read-only. In
+//! memory they took a twentieth of a start (docs/decisions/0005-start-path.md).
 //!
-//! The directory's name is a hash of its contents, and it never changes. No process inside can write it: the mount is
-//! read-only, and its owner is the administrator, an id of no sandbox process. If it cannot be made or mounted (no
-//! room, no id mapping), the root is made in memory.
+//! The directory's name is a hash of its contents, which never change. Its owner is an id of no sandbox process, so no
+//! process inside can write it. If it cannot be made or mounted (no room, no id mapping), the root is made in memory.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;
@@ -21,34 +19,31 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 
-/// The prefix of their names. Count it up when the contents for the same parts change.
+/// Count it up when the contents for the same parts change.
 const PREFIX: &str = "root-v1-";
-/// The limit of kept directories: a machine needs one for each of its states and of a few options.
+/// A machine needs one for each of its states and of a few options.
 const MOST: usize = 64;
 const DEV: &str = "/dev";
-/// The mount point of the process file system, which is empty and so can cover other folders.
+/// The mount point of /proc is empty and so can cover other folders.
 const EMPTY: &str = "proc";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Part<'step> {
     Folder(u32),
     Link(&'step Path),
-    /// A file with this content and mode.
     File(&'step [u8], u32),
     /// A copy of a host file, with this mode.
     Copy(&'step Path, Version, u32),
-    /// A character device for every user.
     Device(u32, u32),
 }
 
-/// The directory with the results of `file_system`'s steps, made if it is missing. `None` if the root is of another
-/// kind or the directory cannot be made.
+/// Made if missing. `None` if the root is of another kind or cannot be made.
 pub(crate) fn of(workshop: &Workshop, file_system: &FileSystem) -> Option<PathBuf> {
     if file_system.root != Root::Kept {
         return None;
     }
     let parts = parts(&file_system.steps)?;
-    // another release of Rust may hash differently: then it makes another directory
+    // Another release of Rust may hash differently: it makes another directory.
     let mut hasher = DefaultHasher::new();
     parts.iter().for_each(|(at, what)| (at.as_os_str(), what).hash(&mut hasher));
     let path = workshop.templates.join(format!("{PREFIX}{:016x}", hasher.finish()));
@@ -58,8 +53,7 @@ pub(crate) fn of(workshop: &Workshop, file_system: &FileSystem) -> Option<PathBu
     Some(path)
 }
 
-/// The results of the steps that are equal in each sandbox, with their parent folders and mount points. `None` if a
-/// step changes an existing file, or needs more than a mount point.
+/// `None` if a step changes an existing file, or needs more than a mount point.
 fn parts(steps: &[Step]) -> Option<Vec<(PathBuf, Part<'_>)>> {
     let mut all: Vec<(PathBuf, Part<'_>)> = Vec::with_capacity(64);
     let memory = in_memory(steps);
@@ -71,7 +65,7 @@ fn parts(steps: &[Step]) -> Option<Vec<(PathBuf, Part<'_>)>> {
             Step::Copy { from, version, at, mode } => (at, Part::Copy(from, *version, *mode)),
             Step::Bind { source: Source::Root(_), .. } => continue, // over an existing file
             Step::Bind { source: Source::Host(source), at, .. } => {
-                // A cgroup hierarchy can be out of reach in init when an error is explained. Each of them is a folder.
+                // A cgroup hierarchy, always a folder, can be out of reach in init when an error is explained.
                 let is_folder = rustix::fs::stat(source)
                     .map_or(true, |found| FileType::from_raw_mode(found.st_mode) == FileType::Directory);
                 (at, if is_folder { Part::Folder(0o755) } else { Part::File(&[], 0o644) })
@@ -97,7 +91,7 @@ fn parts(steps: &[Step]) -> Option<Vec<(PathBuf, Part<'_>)>> {
     Some(all)
 }
 
-/// The memory file systems of the steps, private to one sandbox. Not the devices: their kept file system is mounted.
+/// Without the devices: their kept file system is mounted.
 fn in_memory(steps: &[Step]) -> Vec<&Path> {
     let memory = steps.iter().filter_map(|step| match step {
         Step::Tmpfs { at, .. } => Some(at.as_path()),
@@ -106,7 +100,6 @@ fn in_memory(steps: &[Step]) -> Vec<&Path> {
     memory.filter(|at| !at.starts_with(DEV)).collect()
 }
 
-/// Whether a step makes an entry in one of these file systems.
 fn is_below<Folder: AsRef<Path>>(memory: &[Folder], step: &Step) -> bool {
     let at = match step {
         Step::Directory { at, .. }
@@ -128,7 +121,7 @@ fn is_below<Folder: AsRef<Path>>(memory: &[Folder], step: &Step) -> bool {
     memory.iter().any(|folder| at != folder.as_ref() && at.starts_with(folder))
 }
 
-/// Adds a part after its parent folders. Two parts at one path, or one below a link, are refused.
+/// After its parent folders. Refuses two parts at one path, or one below a link.
 fn add<'step>(all: &mut Vec<(PathBuf, Part<'step>)>, at: &Path, what: Part<'step>) -> Option<()> {
     let known = |all: &[(PathBuf, Part<'_>)], at: &Path| {
         // By bytes: our paths have one form, and a comparison by components takes longer than the rest of this
@@ -148,13 +141,11 @@ fn add<'step>(all: &mut Vec<(PathBuf, Part<'step>)>, at: &Path, what: Part<'step
     Some(())
 }
 
-/// The read-only mounts of a kept root: the root and its devices.
 fn is_frozen(at: &Path) -> bool {
     at == Path::new("/") || at == Path::new(DEV)
 }
 
-/// Makes the directory under a temporary name, and renames it when it is complete. Of two makers at once, the first
-/// one's stays.
+/// Named when it is complete. Of two makers at once, the first one's stays.
 fn keep(workshop: &Workshop, path: &Path, parts: &[(PathBuf, Part<'_>)]) -> Result<()> {
     let step = || format!("keep the root `{}`", path.display());
     files::create_directories(&workshop.templates, 0o700)?;
@@ -169,7 +160,7 @@ fn keep(workshop: &Workshop, path: &Path, parts: &[(PathBuf, Part<'_>)]) -> Resu
     fs::rename(&tree, path).or_else(|cause| if path.is_dir() { Ok(()) } else { Err(cause) }).failing(Kind::Store, step)
 }
 
-/// Makes all parts below `tree`, and syncs them to the disk: after a power cut every sandbox would get empty files.
+/// Synced: after a power cut every sandbox would get empty files.
 fn make(tree: &Path, parts: &[(PathBuf, Part<'_>)]) -> std::io::Result<()> {
     let whole = [(PathBuf::from("/"), Part::Folder(0o755))];
     let owner = if weaken::is_off("kept-owner") { 1000 } else { 0 };
@@ -199,9 +190,7 @@ fn make(tree: &Path, parts: &[(PathBuf, Part<'_>)]) -> std::io::Result<()> {
     kept.try_for_each(|(at, _)| File::open(place(at))?.sync_all())
 }
 
-/// A mounted kept root.
 pub(super) struct KeptRoot {
-    /// The directory.
     pub tree: PathBuf,
     root: OwnedFd,
     /// Its folders that a memory file system of the sandbox covers.
@@ -209,7 +198,7 @@ pub(super) struct KeptRoot {
 }
 
 impl KeptRoot {
-    /// Mounts the directory read-only, as a detached mount. An error means that its file system cannot map the owners.
+    /// An error means that the file system cannot map the owners.
     pub(super) fn show(tree: &Path, mapping: Option<&OwnedFd>, steps: &[Step]) -> Result<KeptRoot> {
         let step = || format!("show the kept root `{}`", tree.display());
         let mapping = mapping.ok_or_else(|| Error::new(Kind::Internal, "no mapping for it").doing(step()))?;
@@ -225,12 +214,10 @@ impl KeptRoot {
         Ok(KeptRoot { tree: tree.to_owned(), root, memory })
     }
 
-    /// The root's mount.
     pub(super) fn root(&self) -> Result<OwnedFd> {
         self.root.try_clone().failing(Kind::Mount, || "keep the root open")
     }
 
-    /// Whether the kept root already contains the result of this step.
     pub(super) fn has(&self, step: &Step) -> bool {
         match step {
             _ if is_below(&self.memory, step) => false,
@@ -242,7 +229,7 @@ impl KeptRoot {
         }
     }
 
-    /// The read-only mount of the device folder, if `at` is that folder. The root must be attached.
+    /// Read-only, if `at` is the device folder. The root must be attached.
     pub(super) fn devices(&self, at: &Path) -> Option<Result<OwnedFd>> {
         let show = || {
             let dev = clone_tree(self.root.as_fd(), Path::new("dev"))?;
@@ -254,15 +241,15 @@ impl KeptRoot {
         (at == Path::new(DEV)).then(show)
     }
 
-    /// An empty read-only folder that covers others. The root must be attached (until kernel 6.15), and have no process
-    /// file system.
+    /// Read-only, to cover other folders. The root must be attached (until kernel 6.15), and have no process file
+    /// system.
     pub(super) fn empty(&self) -> Result<OwnedFd> {
         let empty = clone_tree(self.root.as_fd(), Path::new(EMPTY))?;
         restrict(&empty, Attributes::KERNEL)?;
         Ok(empty)
     }
 
-    /// Adds a hint to an error if a part of the directory has been removed.
+    /// Adds a hint if a part of the directory has been removed.
     pub(super) fn explain(&self, steps: &[Step], error: Error) -> Error {
         let is_gone = |at: &Path| {
             let below = at.strip_prefix("/").unwrap_or(at);

@@ -13,8 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 impl Builder<'_> {
-    /// The files of a volume as a detached mount. The volume itself is attached below the stage first: before 6.15 the
-    /// kernel copies a directory only of a mount that is attached.
+    /// Attaches the volume below the stage first: before 6.15 the kernel copies a directory only of an attached mount.
     pub(super) fn volume(
         &self,
         number: usize,
@@ -53,10 +52,10 @@ impl Builder<'_> {
         Ok(made)
     }
 
-    /// The files of a volume, unpacked into a separate file system in memory.
+    /// Into a separate file system in memory.
     fn unpacked(&self, volume: &PackedVolume, stage: impl FnOnce(&OwnedFd) -> Result<()>) -> Result<OwnedFd> {
         let bytes = volume.bytes.min(self.plan.file_system.scratch.bytes);
-        let inodes = volume.inodes.min(self.plan.file_system.scratch.inodes) + 2; // the top and the directory of the files
+        let inodes = volume.inodes.min(self.plan.file_system.scratch.inodes) + 2; // the top and `VOLUME_FILES`
         let memory = tmpfs(bytes, inodes, 0o700, self.plan.administrator, Attributes::WRITABLE)?;
         stage(&memory)?;
         mkdirat(&memory, VOLUME_FILES, Mode::from_raw_mode(0o755)).failing(Kind::Mount, || "make its directory")?;
