@@ -1,4 +1,4 @@
-//! Groups below a container's: those that `exec --cgroup` names, and those that init moved itself to.
+//! Groups below a container's: of `exec --cgroup`, and of an init that moved itself.
 
 use super::directory::Directory;
 use super::group::{Cgroup, Group};
@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Parses `exec --cgroup [CONTROLLER,…:]PATH`: a path for each named controller, or for all (the empty name).
+/// Parses `exec --cgroup [CONTROLLER,…:]PATH`; the empty name is for all controllers.
 fn parse(arguments: &[&str]) -> Result<BTreeMap<String, Vec<String>>> {
     let fail = |reason: String| Err(Error::new(Kind::Usage, reason));
     let mut paths = BTreeMap::new();
@@ -33,7 +33,7 @@ fn parse(arguments: &[&str]) -> Result<BTreeMap<String, Vec<String>>> {
     Ok(paths)
 }
 
-/// Splits a path into names. `..` removes the name before it and never leads out of the container's group.
+/// `..` never leads out of the container's group.
 fn inside(path: &str) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for name in path.split('/') {
@@ -49,7 +49,7 @@ fn inside(path: &str) -> Result<Vec<String>> {
 }
 
 impl Cgroup {
-    /// Opens the groups below this container's that `--cgroup` names. They must exist: the container made them.
+    /// They must exist: the container made them.
     pub(crate) fn below(&self, arguments: &[&str]) -> Result<Cgroup> {
         let paths = parse(arguments)?;
         let known = |name: &str| self.groups.iter().any(|group| is_named(group, name));
@@ -64,8 +64,8 @@ impl Cgroup {
         Ok(Cgroup::of(groups))
     }
 
-    /// Opens the groups that the container's process `pid` is in. An init such as systemd moves itself into a child group;
-    /// the container's own v2 group then accepts no process ("no internal processes").
+    /// An init such as systemd moves itself into a child group; the container's own v2 group then accepts no process
+    /// ("no internal processes").
     pub(crate) fn of_process(&self, pid: i32) -> Result<Cgroup> {
         let step = || format!("find the group of the process {pid}");
         let text = std::fs::read(format!("/proc/{pid}/cgroup")).failing(Kind::Cgroup, step)?;
@@ -95,8 +95,7 @@ fn descend(group: &Group, names: &[impl AsRef<Path>]) -> Result<Group> {
     Ok(Group { directory, controllers: group.controllers, is_v2: group.is_v2 })
 }
 
-/// The path in a line of /proc/PID/cgroup, if the line is of this group's hierarchy. The container chose the last names,
-/// which may not be UTF-8.
+/// A line of /proc/PID/cgroup, whose last names may not be UTF-8.
 fn path_of<'line>(line: &'line [u8], group: &Group) -> Option<&'line Path> {
     let mut parts = line.splitn(3, |byte| *byte == b':').skip(1);
     let (names, path) = (std::str::from_utf8(parts.next()?).ok()?, parts.next()?);
@@ -104,8 +103,8 @@ fn path_of<'line>(line: &'line [u8], group: &Group) -> Option<&'line Path> {
     ours.then(|| Path::new(OsStr::from_bytes(path)))
 }
 
-/// The names from the container's directory down to `now`, a path in its hierarchy. Works for every mount point: the
-/// longest end of `directory` with which `now` begins is the container's path in the hierarchy.
+/// The names from `directory` down to `now`, a path in its hierarchy, at any mount point. The longest end of
+/// `directory` with which `now` begins is the container's path there.
 fn relative(directory: &Path, now: &Path) -> Option<Vec<OsString>> {
     let names = |path: &Path| -> Vec<OsString> {
         let parts = path.components().filter(|part| *part != Component::RootDir);

@@ -1,8 +1,7 @@
-//! Groups for the process trees that enter a sandbox, with limits below those of the sandbox.
+//! Groups with limits below those of a sandbox, for the process trees that enter it.
 //!
-//! A group has a child in the hierarchy that freezes and kills, and in those of the child's limits. On v1 that is all. On
-//! v2 a group with processes gives its children no controllers (cgroup-v2.rst, "No Internal Process Constraint"). There
-//! the first child with limits moves the sandbox's processes into a leaf beside it.
+//! On v2 a group with processes gives its children no controllers (cgroup-v2.rst, "No Internal Process Constraint").
+//! The first child with limits therefore moves the sandbox's processes into a leaf.
 
 use super::controller::{Controller, Controllers};
 use super::directory;
@@ -15,8 +14,7 @@ use crate::spec::resources::Resources;
 use crate::sys::weaken;
 
 impl Cgroup {
-    /// Makes the group `name` below this one: a process tree in it can be killed whatever it forks. The limits and
-    /// counters of this group hold for it too.
+    /// A process tree in the child can be killed whatever it forks. This group's limits and counters hold for it too.
     pub(crate) fn make_child(&self, name: &str, limits: &Resources) -> Result<Cgroup> {
         let mut writes = plan::writes(limits, |controller| self.is_v1(controller))?;
         let mut wanted = controllers(&writes);
@@ -52,13 +50,12 @@ impl Cgroup {
         }
     }
 
-    /// Removes the groups if they are empty. Returns whether they are gone; never blocks.
+    /// Returns whether the groups are gone; never blocks.
     pub(crate) fn try_remove(&self) -> bool {
         self.groups.iter().all(|group| directory::remove(group.directory.path(), 0).is_ok())
     }
 
-    /// Gives the groups below the v2 group `group` a controller. Its processes move to a leaf while they are frozen, so
-    /// that none forks meanwhile.
+    /// Freezes the processes while they move to a leaf, so that none forks meanwhile.
     fn enable_below(&self, group: &Group, wanted: Controllers) -> Result<()> {
         let enabled = Controllers::parse_v2(&group.directory.get("cgroup.subtree_control")?);
         let missing = wanted.without(enabled);
@@ -89,7 +86,7 @@ fn make_one(parent: &Group, name: &str, wanted: Controllers) -> Result<Group> {
     Ok(Group { directory, controllers, is_v2: parent.is_v2 })
 }
 
-/// Refuses a v1 memory group whose children do not count to it (before kernel 5.11).
+/// Before kernel 5.11 the children of a v1 memory group may not count to it.
 fn check_hierarchy(parent: &Group) -> Result<()> {
     match parent.directory.read("memory.use_hierarchy") {
         Ok(text) if text.trim() == "0" => {

@@ -1,13 +1,12 @@
-//! Controllers, sets of controllers, and which controllers a purpose needs.
+//! Controllers, and which of them a purpose needs.
 
 use serde::{Deserialize, Serialize};
 
-/// A resource controller of the kernel. Only the block device controller has another name on v2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Controller {
     Cpu,
-    /// Processor time on v1; on v2 every group counts it.
+    /// v1 only: every v2 group counts its time.
     Cpuacct,
     Cpuset,
     Memory,
@@ -32,11 +31,11 @@ pub(crate) enum Controller {
 use Controller::{Cpu, Cpuacct, Cpuset, Devices, Freezer, Hugetlb, Io, Memory, Misc, NetCls, NetPrio, Pids, Rdma};
 
 impl Controller {
-    /// All controllers, in the order in which groups are made.
+    /// In the order in which groups are made.
     pub(crate) const ALL: [Controller; 13] =
         [Cpu, Cpuacct, Cpuset, Memory, Pids, Devices, Freezer, Io, Hugetlb, Rdma, NetCls, NetPrio, Misc];
 
-    /// The kernel's name on v1 (`/proc/self/cgroup`, mount options).
+    /// As in `/proc/self/cgroup` and in mount options.
     pub(crate) fn name_v1(self) -> &'static str {
         match self {
             Cpu => "cpu",
@@ -55,7 +54,7 @@ impl Controller {
         }
     }
 
-    /// The kernel's name on v2 (`cgroup.controllers`); `None` for a v1 controller.
+    /// As in `cgroup.controllers`; `None` for a v1 controller.
     pub(crate) fn name_v2(self) -> Option<&'static str> {
         match self {
             Io => Some("io"),
@@ -64,18 +63,15 @@ impl Controller {
         }
     }
 
-    /// The controller that the kernel calls `name` on v1.
     pub(crate) fn from_v1(name: &str) -> Option<Controller> {
         Controller::ALL.into_iter().find(|each| each.name_v1() == name)
     }
 
-    /// The controller that the kernel calls `name` on v2.
     pub(crate) fn from_v2(name: &str) -> Option<Controller> {
         Controller::ALL.into_iter().find(|each| each.name_v2() == Some(name))
     }
 }
 
-/// A set of controllers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Controllers(u16);
 
@@ -91,7 +87,7 @@ impl Controllers {
         Controllers(bits)
     }
 
-    /// Parses `cgroup.controllers` or `cgroup.subtree_control`. Drops unknown names.
+    /// Parses `cgroup.controllers` or `cgroup.subtree_control`; drops unknown names.
     pub(crate) fn parse_v2(text: &str) -> Controllers {
         text.split_whitespace().filter_map(Controller::from_v2).collect()
     }
@@ -133,17 +129,16 @@ impl FromIterator<Controller> for Controllers {
     }
 }
 
-/// The purpose of a group. It decides which controllers the group needs besides those with limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// A task: memory, tasks and processor time are measured, with or without a limit.
+    /// Memory, tasks and processor time are measured, with or without a limit.
     Task,
-    /// An OCI container. Docker and containerd read statistics from its groups, so it has every controller that counts.
+    /// Docker and containerd read statistics of an OCI container, so it has every controller that counts.
     Container,
 }
 
 impl Purpose {
-    /// Controllers that a group must have besides those with limits.
+    /// Needed even without a limit.
     pub(super) fn required(self) -> Controllers {
         match self {
             Purpose::Task => Controllers::of(&[Controller::Memory, Controller::Pids]),
@@ -151,8 +146,7 @@ impl Purpose {
         }
     }
 
-    /// Controllers that it must have in addition without a v2 group. A v2 group counts processor time, freezes and kills
-    /// without a controller.
+    /// A v2 group counts processor time, freezes and kills without a controller.
     pub(super) fn without_v2(self) -> Controllers {
         match self {
             Purpose::Task => Controllers::of(&[Controller::Freezer, Controller::Cpuacct]),
@@ -160,7 +154,7 @@ impl Purpose {
         }
     }
 
-    /// Controllers that a group has where the host offers them.
+    /// Added where the host offers them.
     pub(super) fn optional(self) -> Controllers {
         match self {
             Purpose::Task => Controllers::NONE,

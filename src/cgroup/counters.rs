@@ -1,7 +1,5 @@
-//! Reads a container's counters: the one place that knows the files' names on v1 and v2.
-//!
-//! Out: [`Usage`] for a task's samples and receipt, and the parts of which `stats` builds the `events` of an OCI
-//! container. A file that is missing counts nothing, as with runc.
+//! Reads a container's counters, whose files have other names on v1 and v2. A missing file counts nothing, as with
+//! runc.
 
 use super::controller::Controller;
 use super::group::{Cgroup, Group};
@@ -12,14 +10,14 @@ use std::collections::BTreeMap;
 /// The unit of `cpuacct.stat` (`USER_HZ`, always 100 on Linux).
 const NANOSECONDS_PER_TICK: u64 = 10_000_000;
 
-/// Counters of the whole container. `None` where no file has the counter.
+/// `None` where no file has the counter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Usage {
-    /// Processor time in nanoseconds.
+    /// Nanoseconds.
     pub cpu_total_ns: Option<u64>,
     pub cpu_user_ns: Option<u64>,
     pub cpu_system_ns: Option<u64>,
-    /// How often and how long the quota stopped the container.
+    /// Periods in which the quota stopped the container, and the time.
     pub throttled_periods: Option<u64>,
     pub throttled_ns: Option<u64>,
     /// Bytes.
@@ -29,14 +27,14 @@ pub(crate) struct Usage {
     /// Processes and threads.
     pub pids_current: Option<u64>,
     pub pids_peak: Option<u64>,
-    /// Bytes and operations on block devices.
+    /// Block devices.
     pub read_bytes: Option<u64>,
     pub written_bytes: Option<u64>,
     pub reads: Option<u64>,
     pub writes: Option<u64>,
 }
 
-/// Processor time in nanoseconds, and how the quota limited it.
+/// Times are nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct CpuTime {
     pub total: Option<u64>,
@@ -47,7 +45,7 @@ pub(super) struct CpuTime {
     pub throttled: Option<u64>,
 }
 
-/// What memory a counter counts. On v1 `Swap` is memory and swap together.
+/// On v1 `Swap` is memory and swap together.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MemoryKind {
     All,
@@ -56,21 +54,19 @@ pub(super) enum MemoryKind {
     KernelTcp,
 }
 
-/// Bytes of one kind of memory. `None` means a missing file or an absent limit.
+/// Bytes; `None` without a file or a limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MemoryCounters {
     pub current: Option<u64>,
     pub peak: Option<u64>,
 }
 
-/// What an operation on a block device counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IoUnit {
     Bytes,
     Operations,
 }
 
-/// One device, one kind of operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct IoCounter {
     pub major: u64,
@@ -82,7 +78,6 @@ pub(super) struct IoCounter {
 }
 
 impl Cgroup {
-    /// Reads the current usage.
     pub(crate) fn usage(&self) -> Result<Usage> {
         let cpu = self.cpu_time();
         let mut usage = Usage {
@@ -118,8 +113,7 @@ impl Cgroup {
         Ok(usage)
     }
 
-    /// Reads processor time: from the v2 group, which counts without a controller, or from v1's `cpuacct`. v1 has the
-    /// quota in another controller, `cpu`.
+    /// v1 has the quota in another controller, `cpu`.
     pub(super) fn cpu_time(&self) -> CpuTime {
         let mut time = CpuTime::default();
         if let Some(stat) = self.v2().and_then(|group| group.directory.count("cpu.stat").ok()) {
@@ -146,7 +140,6 @@ impl Cgroup {
     }
 }
 
-/// The name of a memory file: `memory.KIND` and the version's own last word.
 pub(super) fn memory_file(group: &Group, kind: MemoryKind, v2: &str, v1: &str) -> String {
     match (group.is_v2, kind) {
         (true, MemoryKind::All) => format!("memory.{v2}"),
@@ -167,7 +160,7 @@ pub(super) fn memory(group: &Group, kind: MemoryKind) -> MemoryCounters {
     }
 }
 
-/// Reads the counters of every block device. `None` if the group has no such file.
+/// `None` if the group has no such file.
 pub(super) fn io(group: &Group) -> Option<Vec<IoCounter>> {
     if group.is_v2 {
         return group.directory.count("io.stat").ok().map(|text| io_v2(&text));
@@ -205,7 +198,7 @@ fn io_v2(text: &str) -> Vec<IoCounter> {
     found
 }
 
-/// `8:0 Read 1`. The last line of the file is a total without a device.
+/// `8:0 Read 1`. The last line is a total without a device.
 fn io_v1(line: &str, unit: IoUnit) -> Option<IoCounter> {
     let mut words = line.split(' ');
     let (major, minor) = device(words.next()?)?;
@@ -217,17 +210,17 @@ fn device(word: &str) -> Option<(u64, u64)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The text of a counter's file; empty if it is missing.
+/// Empty if the file is missing.
 pub(super) fn text(group: &Group, file: impl AsRef<str>) -> String {
     group.directory.count(file.as_ref()).unwrap_or_default()
 }
 
-/// A file with one number; `None` for `max`.
+/// `None` for `max`.
 pub(super) fn number(group: &Group, file: impl AsRef<str>) -> Option<u64> {
     group.directory.count(file.as_ref()).ok()?.trim().parse().ok()
 }
 
-/// A file of `KEY VALUE` lines.
+/// Parses `KEY VALUE` lines.
 pub(super) fn flat(text: &str) -> BTreeMap<&str, u64> {
     let pairs = text.lines().filter_map(|line| line.split_once(' '));
     pairs.filter_map(|(key, value)| Some((key, value.trim().parse().ok()?))).collect()

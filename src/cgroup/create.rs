@@ -1,4 +1,4 @@
-//! Creating a container's groups with their limits, adopting systemd's group, and adding controllers or an owner later.
+//! Creates a container's groups, adopts systemd's group, and adds controllers or an owner later.
 
 use super::controller::{Controller, Controllers, Purpose};
 use super::devices;
@@ -15,11 +15,10 @@ use rustix::io::Errno;
 use rustix::process::Uid;
 use std::os::fd::BorrowedFd;
 
-/// How often the container's processes are listed and moved: a process may fork meanwhile.
+/// A process may fork between the listing and the move.
 const MOVE_ROUNDS: u32 = 10;
 
-/// A cgroup in the making: the v2 group exists, so that a process can be born in it; the v1 groups may not. Dropping it
-/// removes the groups.
+/// The v2 group exists, so that a process can be born in it. Dropping it removes the groups.
 pub(crate) struct PendingCgroup<'all> {
     hierarchy: &'all Hierarchy,
     path: &'all CgroupPath,
@@ -29,16 +28,13 @@ pub(crate) struct PendingCgroup<'all> {
     writes: Vec<Write>,
     required: Controllers,
     groups: Vec<Group>,
-    /// How many v1 hierarchies are done.
     done_v1: usize,
     made: NewGroups,
 }
 
 impl Cgroup {
-    /// Makes the groups of `path` and writes `limits` into them. A failure leaves no group behind.
-    ///
-    /// A task's group must be new. A container's group may exist, since its caller may have made it, but it must be empty
-    /// and not frozen.
+    /// A failure leaves no group behind. A task's group must be new. A container's group may exist, made by its caller,
+    /// but must be empty and not frozen.
     pub(crate) fn create(
         hierarchy: &Hierarchy,
         path: &CgroupPath,
@@ -48,7 +44,7 @@ impl Cgroup {
         Cgroup::begin(hierarchy, path, purpose, limits)?.finish()
     }
 
-    /// [`Cgroup::create`] in two steps. The second step can run while the container's first process already works.
+    /// The second step can run while the container's first process already works.
     pub(crate) fn begin<'all>(
         hierarchy: &'all Hierarchy,
         path: &'all CgroupPath,
@@ -62,8 +58,7 @@ impl Cgroup {
         PendingCgroup::new(hierarchy, path, existing, purpose, limits)
     }
 
-    /// Completes the group at `path` that systemd made for `pid`. Makes the v1 groups that systemd does not manage,
-    /// and writes the limits that systemd cannot express.
+    /// Adds to the group that systemd made for `pid` the v1 groups and the limits that systemd does not manage.
     pub(crate) fn adopt(
         hierarchy: &Hierarchy,
         path: &CgroupPath,
@@ -98,7 +93,7 @@ impl<'all> PendingCgroup<'all> {
         let (mut groups, mut made) = (Vec::with_capacity(hierarchy.v1.len() + 1), NewGroups::default());
         if let Some(tree) = &hierarchy.v2 {
             let of_v2: Controllers = required.iter().filter(|&each| !hierarchy.is_v1(each)).collect();
-            // On a hybrid host the v2 tree has few controllers: they are not worth a change of its root.
+            // The few v2 controllers of a hybrid host are not worth a change of the v2 root.
             let optional = if hierarchy.layout() == Layout::Unified { purpose.optional() } else { Controllers::NONE };
             match make_v2(tree, path, of_v2, optional, existing, &mut made) {
                 Ok(group) => groups.push(group),
@@ -112,12 +107,12 @@ impl<'all> PendingCgroup<'all> {
         Ok(PendingCgroup { hierarchy, path, existing, purpose, limits, writes, required, groups, done_v1: 0, made })
     }
 
-    /// The v2 group, for a process that is born in it (`CLONE_INTO_CGROUP`, clone(2)).
+    /// The v2 group (`CLONE_INTO_CGROUP`, clone(2)).
     pub(crate) fn clone_into(&self) -> Option<BorrowedFd<'_>> {
         self.groups.iter().find(|group| group.is_v2).map(|group| group.directory.fd())
     }
 
-    /// Makes the group of one more v1 hierarchy, for a caller with time before [`PendingCgroup::finish`]; `false` if all exist.
+    /// For a caller with time before [`PendingCgroup::finish`]; `false` if all v1 groups exist.
     pub(crate) fn step(&mut self) -> Result<bool> {
         while let Some(tree) = self.hierarchy.v1.get(self.done_v1) {
             self.done_v1 += 1;
@@ -129,7 +124,7 @@ impl<'all> PendingCgroup<'all> {
         Ok(false)
     }
 
-    /// Makes the other groups and writes all limits. After an error, a process in the group must leave it before the drop.
+    /// After an error, a process in the group must leave it before the drop.
     pub(crate) fn finish(&mut self) -> Result<Cgroup> {
         let cgroup = self.assemble()?;
         self.made.keep();
@@ -143,7 +138,7 @@ impl<'all> PendingCgroup<'all> {
         if let (Some(tree), Purpose::Container) = (&hierarchy.systemd, purpose) {
             match make_v1(tree, path, existing, made) {
                 Ok(group) => groups.push(group),
-                // The hierarchy limits nothing: an ordinary user's container goes without it.
+                // It limits nothing: an ordinary user's container goes without it.
                 Err(error) if is_denied(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -165,8 +160,7 @@ impl<'all> PendingCgroup<'all> {
 }
 
 impl Cgroup {
-    /// Adds the groups that `limits` need and that the container lacks, and moves its processes into them. `path` is the
-    /// path that the container was created with.
+    /// Also moves the container's processes into the new groups. `path` is that of the creation.
     pub(crate) fn widen(&mut self, hierarchy: &Hierarchy, path: &CgroupPath, limits: &Resources) -> Result<()> {
         let writes = plan::writes(limits, |controller| hierarchy.is_v1(controller))?;
         let wanted = controllers(&writes);
@@ -187,7 +181,7 @@ impl Cgroup {
         }
         for at in before..self.groups.len() {
             if let Err(error) = self.move_into(at) {
-                // A process that was moved already stays in the new group, which can then not be removed.
+                // A moved process stays in the new group, which can then not be removed.
                 self.groups.truncate(before);
                 return Err(error);
             }
@@ -196,7 +190,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// On v2 the group exists; the groups above it must enable the controllers.
+    /// The groups above must enable the controllers.
     fn widen_v2(&mut self, hierarchy: &Hierarchy, controllers: Controllers) -> Result<()> {
         let missing = |controller: Option<Controller>| {
             let name = controller.map_or("", Controller::name_v1);
@@ -237,21 +231,20 @@ impl Cgroup {
             .hint("pause the container first"))
     }
 
-    /// Makes `owner` the owner of the v2 group, so that the container's root can make groups in it. Changes the
-    /// directory and the files that the kernel names for this, no other (cgroup-v2.rst, "Model of Delegation"). v1
-    /// groups are never delegated: their controllers are not safe for an untrusted owner.
+    /// Lets the container's root make groups in the v2 group. Changes only the directory and the files that the kernel
+    /// names for this (cgroup-v2.rst, "Model of Delegation"). v1 controllers are not safe for an untrusted owner.
     pub(crate) fn give_to(&self, owner: u32) -> Result<()> {
         let Some(group) = self.v2() else { return Ok(()) };
         let path = group.directory.path();
         let step = || format!("give `{}` to the user {owner}", path.display());
         let owner = Some(Uid::from_raw(owner));
         chownat(CWD, path, owner, None, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Cgroup, step)?;
-        // The list exists since 4.15; before that these three files were all.
+        // Before 4.15 the kernel has no list, and these three files were all.
         let files = std::fs::read_to_string("/sys/kernel/cgroup/delegate")
             .unwrap_or_else(|_| "cgroup.procs\ncgroup.subtree_control\ncgroup.threads\n".to_owned());
         for file in files.lines().filter(|file| !file.is_empty() && !file.contains('/')) {
             match chownat(group.directory.fd(), file, owner, None, AtFlags::SYMLINK_NOFOLLOW) {
-                // The file of a controller that the group does not have.
+                // A controller that the group does not have.
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(errno).failing(Kind::Cgroup, step),
             }

@@ -1,4 +1,4 @@
-//! The open directory of one group: its files are read and written relative to the descriptor, each by one call.
+//! The open directory of one group. Each file is read or written by one call.
 
 use crate::error::{Context, Error, Kind, Result};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, mkdirat, openat, unlinkat};
@@ -10,21 +10,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// More than any file that is read, except lists of processes, which take several reads.
+/// More than any file except lists of processes, which take several reads.
 const FILE_BYTES: usize = 16 * 1024;
 
-/// The first read of a counter: enough for most, and small enough for the stack.
+/// Enough for most counters, and small enough for the stack.
 const COUNTER_BYTES: usize = 1024;
 
-/// How often the removal of a group is retried while the kernel still counts ended processes: 1 ms, doubled each time, a
-/// second in all.
+/// While the kernel still counts ended processes: 1 ms, doubled each time, a second in all.
 pub(super) const REMOVE_TRIES: u32 = 10;
 
 #[derive(Debug)]
 pub(super) struct Directory {
     fd: OwnedFd,
     path: PathBuf,
-    /// Open files of counters, which are read again and again.
     counters: RefCell<Vec<(String, OwnedFd)>>,
 }
 
@@ -42,17 +40,15 @@ impl Directory {
         self.fd.as_fd()
     }
 
-    /// Opens a file of the group for writing.
     pub(super) fn writer(&self, file: &str) -> Result<OwnedFd, Errno> {
         openat(&self.fd, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
     }
 
-    /// Opens a file of the group for reading.
     pub(super) fn reader(&self, file: &str) -> Result<OwnedFd, Errno> {
         openat(&self.fd, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
     }
 
-    /// Writes `value` in one call: the kernel parses each write by itself.
+    /// In one call: the kernel parses each write by itself.
     pub(super) fn write(&self, file: &str, value: &str) -> Result<(), Errno> {
         rustix::io::write(self.writer(file)?, value.as_bytes()).map(drop)
     }
@@ -62,7 +58,6 @@ impl Directory {
         self.write(file, value).map_err(|errno| self.refused(file, value, errno))
     }
 
-    /// The error of a failed write.
     pub(super) fn refused(&self, file: &str, value: &str, errno: Errno) -> Error {
         let path = self.path.join(file);
         let error = Error::os(Kind::Cgroup, errno).doing(format!("write `{value}` to `{}`", path.display()));
@@ -79,8 +74,7 @@ impl Directory {
         read_all(&self.reader(file)?)
     }
 
-    /// Reads a counter's file and keeps it open, so that the next reading is one call. The kernel formats the text anew for
-    /// each read at offset 0.
+    /// Keeps the file open: the next reading is one call. The kernel formats the text anew for each read at offset 0.
     pub(super) fn count(&self, file: &str) -> Result<String, Errno> {
         let mut counters = self.counters.borrow_mut();
         let at = match counters.iter().position(|(name, _)| name == file) {
@@ -103,7 +97,7 @@ impl Directory {
         self.read(file).failing(Kind::Cgroup, || format!("read `{}`", self.path.join(file).display()))
     }
 
-    /// The names of the groups in this one. A container may have chosen names that are not UTF-8.
+    /// A container may have chosen names that are not UTF-8.
     pub(super) fn children(&self) -> Result<Vec<OsString>, Errno> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.fd)? {
@@ -116,7 +110,6 @@ impl Directory {
         Ok(names)
     }
 
-    /// Opens a group in this one.
     pub(super) fn child(&self, name: impl AsRef<Path>) -> Result<Directory, Errno> {
         let name = name.as_ref();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -124,7 +117,7 @@ impl Directory {
         Ok(Directory { fd, path: self.path.join(name), counters: RefCell::default() })
     }
 
-    /// Adds every process of this group and of the groups below it. Skips groups that vanish meanwhile.
+    /// Includes groups below; skips those that vanish meanwhile.
     pub(super) fn processes(&self, found: &mut Vec<i32>) -> Result<(), Errno> {
         match self.read("cgroup.procs") {
             Ok(text) => found.extend(text.lines().filter_map(|line| line.parse::<i32>().ok())),
@@ -147,7 +140,7 @@ impl Directory {
     }
 }
 
-/// Makes the directory of a group; `false` if it exists.
+/// `false` if it exists.
 pub(super) fn make(path: &Path) -> Result<bool, Errno> {
     match mkdirat(CWD, path, Mode::from_raw_mode(0o755)) {
         Ok(()) => Ok(true),
@@ -156,13 +149,13 @@ pub(super) fn make(path: &Path) -> Result<bool, Errno> {
     }
 }
 
-/// Removes a group without processes and without groups below. Returns whether it is gone.
+/// Returns whether the group is gone. A group with processes or groups below stays.
 pub(crate) fn remove_empty(path: &Path) -> bool {
     matches!(unlinkat(CWD, path, AtFlags::REMOVEDIR), Ok(()) | Err(Errno::NOENT))
 }
 
-/// Removes a group and those below it, children first. A group that is gone is not an error. A group is busy while the
-/// kernel counts ended processes: then retries `tries` times, each time after twice the pause.
+/// Removes a group and those below it. A missing group is not an error. A busy group is retried `tries` times, each
+/// time after twice the pause.
 pub(super) fn remove(path: &Path, tries: u32) -> Result<(), Errno> {
     let mut pause = Duration::from_millis(1);
     for attempt in 1.. {
@@ -183,7 +176,6 @@ pub(super) fn remove(path: &Path, tries: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Reads a file from its start, which may have been read before.
 fn read_all(file: &OwnedFd) -> Result<String, Errno> {
     let mut bytes = vec![0; FILE_BYTES];
     let mut length = 0;
@@ -200,7 +192,6 @@ fn read_all(file: &OwnedFd) -> Result<String, Errno> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The hint for a group that the caller may not make or write.
 pub(super) fn permission_hint() -> String {
     let has_systemd = Path::new("/run/systemd/system").exists();
     let fix = match (rustix::process::geteuid().is_root(), has_systemd) {

@@ -1,4 +1,4 @@
-//! The kernel's counts of limits that were hit, and the notifier of one.
+//! The kernel's counts of hit limits, and a notifier.
 
 use super::controller::Controller;
 use super::counters::flat;
@@ -9,10 +9,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Proof of a limit that was hit, counted by the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Evidence {
-    /// Processes that the kernel killed at the container's memory limit.
+    /// Processes that the kernel killed at the memory limit.
     pub oom_kills: u64,
     /// How often the limit was reached and no memory could be reclaimed.
     pub oom_events: u64,
@@ -21,13 +20,11 @@ pub(crate) struct Evidence {
 }
 
 impl Cgroup {
-    /// Opens the files of [`Cgroup::usage`] and [`Cgroup::evidence`] ahead of the first reading. A later reading reports
-    /// the error of a file that cannot be read.
+    /// Opens the counters' files ahead; the first reading reports errors.
     pub(crate) fn open_counters(&self) {
         let _ = (self.usage(), self.evidence());
     }
 
-    /// Reads which limits were hit.
     pub(crate) fn evidence(&self) -> Result<Evidence> {
         let mut evidence = Evidence::default();
         if let Some(group) = self.group(Controller::Memory) {
@@ -38,7 +35,7 @@ impl Cgroup {
             let max = |text: &str| flat(text).get("max").copied().unwrap_or(0);
             evidence.pids_max_hits = match group.leaf() {
                 None => max(&read_events(&group.directory, "pids.events")?),
-                // Before 6.11 the kernel counts a refused fork in the group of the process, whatever group has the limit.
+                // Before 6.11 the kernel counts a refused fork in the group of the process.
                 Some(leaf) => {
                     max(&read_local(&group.directory, "pids.events")?)
                         + max(&leaf.count("pids.events").unwrap_or_default())
@@ -48,22 +45,19 @@ impl Cgroup {
         Ok(evidence)
     }
 
-    /// Whether a v1 group has the memory limit.
     pub(crate) fn is_memory_v1(&self) -> bool {
         self.group(Controller::Memory).is_some_and(|group| !group.is_v2)
     }
 
-    /// Announces memory events; not each one is a kill, so read [`Cgroup::evidence`] then. `None` without a memory
-    /// controller.
+    /// Not each event is a kill: read [`Cgroup::evidence`] then. `None` without the controller.
     pub(crate) fn oom_notifier(&self) -> Result<Option<OomNotifier>> {
         let Some(group) = self.group(Controller::Memory) else { return Ok(None) };
         if group.is_v2 { watch_v2(&group.directory) } else { watch_v1(&group.directory) }.map(Some)
     }
 }
 
-/// v2: the file `memory.events`, polled for priority events. inotify announces them too, but its end waits 8 to 20 ms
-/// for a grace period of the kernel, at the end of each task. v1: an eventfd, which also counts the removal of the
-/// group.
+/// v2 polls `memory.events` for priority events. inotify's end waits 8 to 20 ms for a grace period of the kernel, at
+/// each task's end. v1's eventfd also counts the removal of the group.
 #[derive(Debug)]
 pub(crate) struct OomNotifier {
     file: OwnedFd,
@@ -71,16 +65,15 @@ pub(crate) struct OomNotifier {
 }
 
 impl OomNotifier {
-    /// What to wait for: an event since the notifier was made or cleared.
     pub(crate) fn wait(&self) -> PollFd<'_> {
         let flags = if self.is_v2 { PollFlags::PRI } else { PollFlags::IN };
         PollFd::from_borrowed_fd(self.file.as_fd(), flags)
     }
 
-    /// Forgets past events. An error is that of a removed group, whose members have ended.
+    /// An error is that of a removed group, whose members have ended.
     pub(crate) fn clear(&self) {
         let mut bytes = [0; 8];
-        // A read from the start of the file tells the kernel which events this descriptor has seen (kernfs_seq_show).
+        // A read from offset 0 tells the kernel which events this descriptor has seen (kernfs_seq_show).
         let _ = if self.is_v2 {
             rustix::io::pread(&self.file, &mut bytes, 0)
         } else {
@@ -89,15 +82,14 @@ impl OomNotifier {
     }
 }
 
-/// Kills, and how often the limit was reached. v1's `memory.failcnt` proves nothing: it counts each time the limit was
-/// touched, mostly with success.
+/// Kills, and how often the limit was reached. v1's `memory.failcnt` counts each touch of the limit, mostly with
+/// success.
 fn memory_v1(group: &Group) -> Result<(u64, u64)> {
     let kills = flat(&read_events(&group.directory, "memory.oom_control")?).get("oom_kill").copied().unwrap_or(0);
     Ok((kills, kills))
 }
 
-/// The same on v2, where `memory.events` also counts what groups below met at their own limits. They have such limits
-/// beside a leaf only.
+/// `memory.events` also counts groups below at their own limits. They have such limits beside a leaf only.
 fn memory_v2(group: &Group) -> Result<(u64, u64)> {
     let all = read_events(&group.directory, "memory.events")?;
     let Some(leaf) = group.leaf() else { return Ok(memory_counts(&all, &all, "")) };
@@ -109,12 +101,12 @@ fn memory_v2(group: &Group) -> Result<(u64, u64)> {
 fn memory_counts(all: &str, own: &str, leaf: &str) -> (u64, u64) {
     let of = |text: &str, key: &str| flat(text).get(key).copied().unwrap_or(0);
     let events = of(own, "oom");
-    // At the limit of this group the kernel chooses a process of any group below.
+    // At this group's limit the kernel chooses a process of any group below.
     let kills = if events > 0 { of(all, "oom_kill") } else { of(own, "oom_kill") + of(leaf, "oom_kill") };
     (kills, events)
 }
 
-/// The file that counts the events of the group's own limits (5.2; `pids` 6.11); before, the one that is there.
+/// The `.local` file counts the group's own limits (5.2; `pids` 6.11).
 fn read_local(directory: &Directory, file: &str) -> Result<String> {
     directory.count(&format!("{file}.local")).or_else(|_| read_events(directory, file))
 }

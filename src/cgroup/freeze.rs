@@ -1,4 +1,4 @@
-//! Freezing and thawing a container.
+//! Freezes and thaws a container.
 
 use super::controller::Controller;
 use super::directory::Directory;
@@ -14,7 +14,7 @@ const FREEZE_WAIT: Duration = Duration::from_secs(10);
 const FREEZE_V1_PAUSE: Duration = Duration::from_micros(100);
 
 impl Cgroup {
-    /// Freezes every process and waits until all are frozen. Thaws them again after ten seconds.
+    /// Thaws the processes again after ten seconds.
     pub(crate) fn freeze(&self) -> Result<()> {
         let group = self.freezer()?;
         let frozen = if group.is_v2 { freeze_v2(&group.directory) } else { freeze_v1(&group.directory) };
@@ -24,19 +24,18 @@ impl Cgroup {
         })
     }
 
-    /// Thaws every process.
     pub(crate) fn thaw(&self) -> Result<()> {
         let group = self.freezer()?;
         let (file, value) = if group.is_v2 { ("cgroup.freeze", "0") } else { ("freezer.state", "THAWED") };
         match group.directory.write(file, value) {
-            // The group is gone, and with it every process.
+            // The group and its processes are gone.
             Ok(()) | Err(Errno::NOENT | Errno::NODEV) => Ok(()),
             Err(errno) => Err(group.directory.refused(file, value, errno)),
         }
     }
 
-    /// Also thaws processes that another program froze in the container's v1 freezer group or below it. A signal does not
-    /// reach them there, and [`Cgroup::thaw`] works on the v2 group alone.
+    /// Also thaws the container's v1 freezer groups, which another program may have frozen. A signal does not reach
+    /// processes there.
     pub(crate) fn thaw_all(&self) {
         // The caller waits for the processes and reports those that stay frozen.
         let _ = self.thaw();
@@ -44,7 +43,7 @@ impl Cgroup {
         freezers.for_each(|group| thaw_tree(&group.directory));
     }
 
-    /// Whether the container is frozen or freezing, by brig or another program.
+    /// By brig or another program; freezing counts.
     pub(crate) fn is_frozen(&self) -> Result<bool> {
         let group = self.freezer()?;
         if group.is_v2 {
@@ -53,7 +52,6 @@ impl Cgroup {
         Ok(group.directory.get("freezer.state")?.trim() != "THAWED")
     }
 
-    /// The group that freezes: the v2 group, or that of v1's `freezer`.
     pub(super) fn freezer(&self) -> Result<&Group> {
         self.v2().or_else(|| self.group(Controller::Freezer)).ok_or_else(|| {
             Error::new(Kind::Cgroup, "it has no group with a freezer")
@@ -74,8 +72,7 @@ fn freeze_v2(directory: &Directory) -> Result<()> {
 fn freeze_v1(directory: &Directory) -> Result<()> {
     let end = Instant::now() + FREEZE_WAIT;
     loop {
-        // Write each time: the kernel then tries again to freeze a task that was in vfork or traced
-        // (freezer-subsystem.rst).
+        // Write each time: the kernel then retries a task that was in vfork or traced (freezer-subsystem.rst).
         directory.set("freezer.state", "FROZEN")?;
         if directory.get("freezer.state")?.trim() == "FROZEN" {
             return Ok(());
@@ -102,9 +99,8 @@ fn not_frozen(directory: &Directory) -> Error {
         .hint("try again when the container's processes no longer wait for a device or a remote file system")
 }
 
-/// Waits until `cgroup.events` of a v2 group has `line`; `false` after `limit`. Does not poll: the kernel announces each
-/// change of the file (cgroup-v2.rst, "[Un]populated Notification"). A group that is gone has no process: systemd removes
-/// the group of a scope as soon as it is empty.
+/// `false` after `limit`. The kernel announces each change of the file (cgroup-v2.rst, "[Un]populated Notification"). A
+/// removed group has no process: systemd removes a scope's group as soon as it is empty.
 pub(super) fn wait_for(directory: &Directory, line: &str, limit: Duration) -> Result<bool> {
     let step = || format!("wait for `{line}` in `{}`", directory.path().join("cgroup.events").display());
     let file = match directory.reader("cgroup.events") {
@@ -115,7 +111,6 @@ pub(super) fn wait_for(directory: &Directory, line: &str, limit: Duration) -> Re
     loop {
         let mut bytes = [0; 128];
         let length = match rustix::io::pread(&file, &mut bytes, 0) {
-            // The group is gone, and every process with it.
             Err(Errno::NODEV) => return Ok(true),
             other => other.failing(Kind::Cgroup, step)?,
         };
@@ -133,7 +128,6 @@ pub(super) fn wait_for(directory: &Directory, line: &str, limit: Duration) -> Re
     }
 }
 
-/// A duration for poll(2).
 pub(super) fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
 }

@@ -7,58 +7,52 @@ use rustix::io::Errno;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// The kernel refuses to move a process that is still being made (`TASK_NEW`) with EINVAL. The state ends when the parent
-/// is scheduled again.
+/// The kernel refuses to move a process that is still being made (`TASK_NEW`) with EINVAL, until the parent is
+/// scheduled again.
 const JOIN_TRIES: u32 = 5;
 const JOIN_PAUSE: Duration = Duration::from_millis(30);
 
-/// The inode of the initial user namespace (`PROC_USER_INIT_INO` of linux/proc_ns.h). An id map is not enough: another
-/// namespace may have the same one.
+/// `PROC_USER_INIT_INO` of linux/proc_ns.h. An id map is not enough: another namespace may have the same one.
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 
-/// The v2 group below a sandbox's with the sandbox's processes, once other groups below have limits (`child`).
+/// For the sandbox's processes, once other groups below the sandbox's have limits (`child`).
 pub(super) const LEAF: &str = "main";
 
-/// One group in one hierarchy.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) directory: Directory,
-    /// v1: the controllers of the hierarchy. v2: the controllers that the group was given.
+    /// v1: those of the hierarchy. v2: those that the group was given.
     pub(super) controllers: Controllers,
     pub(super) is_v2: bool,
 }
 
 impl Group {
-    /// The v2 group below with this one's processes, if they have moved there.
     pub(super) fn leaf(&self) -> Option<Directory> {
         if self.is_v2 { self.directory.child(LEAF).ok() } else { None }
     }
 }
 
-/// How far the device rules are enforced.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceControl {
-    /// The container has no rules.
     NotAsked,
-    /// The kernel checks every use of a device.
     InForce,
-    /// The caller lacks CAP_BPF or CAP_SYS_ADMIN over the host. A user namespace cannot make device nodes: the container
-    /// has only the nodes that were mounted into it.
+    /// The caller lacks CAP_BPF or CAP_SYS_ADMIN over the host. A user namespace cannot make device nodes: the
+    /// container has only those that were mounted into it.
     NotPermitted,
 }
 
-/// The groups of one container: at most one in each hierarchy.
+/// At most one group in each hierarchy.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     pub(super) groups: Vec<Group>,
     pub(super) devices: DeviceControl,
 }
 
-/// The files by which a process joins groups that are full ([`Cgroup::join_full`]).
+/// For full groups ([`Cgroup::join_full`]).
 #[derive(Debug)]
 pub(crate) struct FullJoin {
-    /// The v2 group to be born in, if that one counts no processes.
+    /// To be born in, if it counts no processes.
     pub clone_into: Option<OwnedFd>,
     /// The `tasks` files of the v1 groups that count no processes.
     pub tasks: Vec<OwnedFd>,
@@ -67,7 +61,6 @@ pub(crate) struct FullJoin {
 }
 
 impl Cgroup {
-    /// Groups that exist already, with the device rules that they have.
     pub(super) fn of(groups: Vec<Group>) -> Cgroup {
         Cgroup { groups, devices: DeviceControl::NotAsked }
     }
@@ -84,7 +77,6 @@ impl Cgroup {
         self.groups.iter().filter(|group| !group.is_v2)
     }
 
-    /// How far the device rules are enforced since this was created.
     #[cfg(test)]
     pub(super) fn devices(&self) -> DeviceControl {
         self.devices
@@ -94,24 +86,24 @@ impl Cgroup {
         self.group(Controller::Devices).or_else(|| self.v2())
     }
 
-    /// The group by which processes are listed and killed. Every group has all processes; v2 can kill and freeze them.
+    /// The group to list and kill by: every group has all processes, and v2 can kill and freeze.
     pub(super) fn main(&self) -> Option<&Group> {
         self.v2().or_else(|| self.group(Controller::Freezer)).or_else(|| self.groups.first())
     }
 
-    /// The v2 group, for a process that is born in it (`CLONE_INTO_CGROUP`, clone(2)).
+    /// The v2 group (`CLONE_INTO_CGROUP`, clone(2)).
     pub(crate) fn clone_into(&self) -> Option<BorrowedFd<'_>> {
         self.v2().map(|group| group.directory.fd())
     }
 
-    /// The v1 groups' `tasks` files, which the new process passes to [`enter`]. Moving only the calling thread does not
-    /// take the lock of the thread group; a write to `cgroup.procs` waits for it (docs/decisions/0002).
+    /// The v1 groups' `tasks` files, for [`enter`]. A write to `cgroup.procs` waits for the lock of the thread group
+    /// (docs/decisions/0002).
     pub(crate) fn join_files(&self) -> Result<Vec<OwnedFd>> {
         self.v1().map(|group| open_file(group, "tasks")).collect()
     }
 
-    /// How a process joins when the groups have as many processes as they may. The pids controller refuses a fork(2) in its
-    /// group, and not a move into it (cgroup-v2, "PID"). `None` if no group has that controller.
+    /// The pids controller refuses a fork(2) in a full group, not a move into it (cgroup-v2, "PID"). `None` without
+    /// that controller.
     pub(crate) fn join_full(&self) -> Result<Option<FullJoin>> {
         let Some(counted) = self.group(Controller::Pids) else { return Ok(None) };
         let step = || "keep the container's cgroup open";
@@ -125,14 +117,13 @@ impl Cgroup {
         }))
     }
 
-    /// Moves the process `pid`, with all its threads, into every group.
     pub(crate) fn join(&self, pid: i32) -> Result<()> {
         self.groups.iter().try_for_each(|group| join_one(group, pid))
     }
 
-    /// The `tasks` files, for [`enter`], of the v1 groups that share out and count processor time. A helper of the
-    /// container joins no other group: it outlives the container, and the memory limit must not kill it. Also returns
-    /// whether [`Cgroup::usage`] counts its time. A v2 group cannot be joined for its time alone.
+    /// The `tasks` files of the v1 groups for processor time alone, and whether [`Cgroup::usage`] counts that time. A
+    /// helper joins no other group: it outlives the container, and the memory limit must not kill it. A v2 group cannot
+    /// be joined for its time alone.
     pub(crate) fn time_files(&self) -> Result<(Vec<OwnedFd>, bool)> {
         const TIME: Controllers = Controllers::of(&[Controller::Cpu, Controller::Cpuacct]);
         let is_main = |group: &Group| self.main().is_some_and(|main| std::ptr::eq(main, group));
@@ -168,13 +159,12 @@ fn join_one(group: &Group, pid: i32) -> Result<()> {
     })
 }
 
-/// Moves the calling thread into the groups of `files`. It must be the only thread of its process. Runs between clone and
-/// execve, so it does not allocate.
+/// The caller is the only thread of its process. Runs between clone and execve, so it does not allocate.
 pub(crate) fn enter(files: &[OwnedFd]) -> Result<(), Errno> {
     files.iter().try_for_each(|file| rustix::io::write(file, b"0").map(drop))
 }
 
-/// Whether the caller is root of the host, and not only of a user namespace.
+/// Not only root of a user namespace.
 pub(super) fn is_host_root() -> bool {
     let is_initial = || {
         let namespace = rustix::fs::stat("/proc/self/ns/user");

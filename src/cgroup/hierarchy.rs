@@ -1,7 +1,5 @@
-//! The cgroup hierarchies that this process sees, and its own group in each.
-//!
-//! In: `/proc/self/cgroup` and the needed part of `/proc/self/mountinfo`. Out: a [`Hierarchy`], probed once. Assumes
-//! no path: in a container, hierarchies may be mounted anywhere, and only in part.
+//! The cgroup hierarchies that this process sees, and its own group in each. In a container, they may be mounted
+//! anywhere, and only in part.
 
 use super::controller::{Controller, Controllers, Purpose};
 use super::path::CgroupPath;
@@ -11,10 +9,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// The v1 hierarchy in which systemd tracks services.
 const SYSTEMD: &str = "name=systemd";
 
-/// How the controllers are mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// cgroup v2 alone.
@@ -25,27 +21,23 @@ pub(crate) enum Layout {
     Legacy,
 }
 
-/// One mounted hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tree {
-    /// Its v1 controllers. Empty for v2, whose controllers are read when needed.
+    /// Empty for v2, whose controllers are read when needed.
     pub(super) controllers: Controllers,
-    /// The mount point.
     pub(super) mount: PathBuf,
-    /// The group of this process, as a path below the mount point; empty for the root.
+    /// This process's group below the mount point; empty for the root.
     pub(super) own: String,
 }
 
-/// The hierarchies of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hierarchy {
     pub(super) v1: Vec<Tree>,
     pub(super) v2: Option<Tree>,
-    /// v1's `name=systemd`. It limits nothing; a systemd inside a container needs a group in it.
+    /// v1's `name=systemd`, which limits nothing; a systemd inside a container needs it.
     pub(super) systemd: Option<Tree>,
 }
 
-/// One line of `/proc/self/cgroup`.
 struct Membership {
     /// Empty for v2.
     names: Vec<String>,
@@ -53,7 +45,7 @@ struct Membership {
 }
 
 impl Hierarchy {
-    /// Probes the hierarchies. Reads two files, the second only as far as needed.
+    /// Reads the second file only as far as needed.
     pub(crate) fn probe() -> Result<Hierarchy> {
         let mut own = String::with_capacity(1024); // a file of /proc has no size
         File::open("/proc/self/cgroup")
@@ -65,7 +57,6 @@ impl Hierarchy {
         Hierarchy::from_parts(&own, BufReader::with_capacity(4096, file))
     }
 
-    /// Builds the hierarchies from the content of the two files.
     pub(super) fn from_parts(own: &str, mountinfo: impl BufRead) -> Result<Hierarchy> {
         let mut missing: Vec<Membership> = own.lines().filter_map(membership).collect();
         let mut found = Hierarchy { v1: Vec::new(), v2: None, systemd: None };
@@ -103,12 +94,11 @@ impl Hierarchy {
         Ok(found)
     }
 
-    /// No hierarchy: for a container without a cgroup on a host without a cgroup file system.
+    /// For a host without a cgroup file system.
     pub(crate) fn absent() -> Hierarchy {
         Hierarchy { v1: Vec::new(), v2: None, systemd: None }
     }
 
-    /// How the controllers are mounted.
     pub(crate) fn layout(&self) -> Layout {
         match (&self.v2, self.v1.is_empty()) {
             (Some(_), true) => Layout::Unified,
@@ -117,7 +107,7 @@ impl Hierarchy {
         }
     }
 
-    /// Describes the layout for users: its name, the v1 controllers, and the v2 group where brig may make groups.
+    /// Names the v1 controllers and the delegated v2 group.
     pub(crate) fn description(&self) -> String {
         let v1 = || {
             let all = self.v1.iter().flat_map(|tree| tree.controllers.iter());
@@ -141,13 +131,12 @@ impl Hierarchy {
         }
     }
 
-    /// Whether `controller` is mounted as v1; if not, only v2 may have it.
+    /// If not, only v2 may have it.
     pub(super) fn is_v1(&self, controller: Controller) -> bool {
         self.v1.iter().any(|tree| tree.controllers.has(controller))
     }
 
-    /// Whether only synchronous writes count for their writer: v1's io controller counts writeback for the kernel
-    /// (blkio-controller.rst, "Writeback").
+    /// v1's io controller counts writeback for the kernel, not for the writer (blkio-controller.rst, "Writeback").
     pub(crate) fn counts_only_synchronous_writes(&self) -> bool {
         self.is_v1(Controller::Io)
     }
@@ -156,8 +145,8 @@ impl Hierarchy {
         self.v1.iter().find(|tree| tree.controllers.has(controller))
     }
 
-    /// The directories of a container's groups at `path`, each with the name of its v1 controller (empty for v2).
-    /// Without a path: those of the caller's own groups.
+    /// The directories of the groups at `path`, or of the caller's own. Each has the name of its v1 controller (empty
+    /// for v2).
     pub(crate) fn directories(&self, path: Option<&CgroupPath>) -> Vec<(String, PathBuf)> {
         let directory = |tree: &Tree, is_v2: bool| match path {
             Some(CgroupPath::Absolute(path)) => join(&tree.mount, path),
@@ -177,13 +166,12 @@ impl Hierarchy {
 }
 
 impl Tree {
-    /// The directory of this process's own group.
     pub(super) fn own_directory(&self) -> PathBuf {
         join(&self.mount, &self.own)
     }
 
-    /// The v2 group below which the relative path of a container is. Root: the one above the own group, whose processes
-    /// forbid controllers for children. Other users: the delegated one.
+    /// The v2 group for relative paths. Root: the one above the own group, whose processes forbid controllers for
+    /// children.
     pub(super) fn base(&self) -> Option<PathBuf> {
         if !rustix::process::geteuid().is_root() {
             return self.delegated();
@@ -193,9 +181,9 @@ impl Tree {
         Some(above.unwrap_or(&self.mount).to_path_buf())
     }
 
-    /// The v2 group where this user may make groups. Root: the root group. Other users: the nearest delegated group above
-    /// their own, since a group with processes cannot enable controllers for children (cgroup-v2.rst, "No Internal Process
-    /// Constraint"). Last resort: their own group, whose processes are moved into a child first.
+    /// The v2 group where this user may make groups. Root: the root group. Other users: the nearest delegated group
+    /// above their own (cgroup-v2.rst, "No Internal Process Constraint"). Last resort: their own group, whose processes
+    /// are moved into a child first.
     pub(super) fn delegated(&self) -> Option<PathBuf> {
         if rustix::process::geteuid().is_root() && is_delegated(&self.mount) {
             return Some(self.mount.clone());
@@ -209,7 +197,7 @@ impl Tree {
     }
 }
 
-/// Whether this user may make groups here and move processes between them (cgroup-v2.rst, "Delegation Containment").
+/// cgroup-v2.rst, "Delegation Containment".
 pub(super) fn is_delegated(directory: &Path) -> bool {
     let may = |path: &Path| accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).is_ok();
     may(directory) && may(&directory.join("cgroup.procs"))
@@ -219,9 +207,8 @@ pub(super) fn join(directory: &Path, below: &str) -> PathBuf {
     if below.is_empty() { directory.to_path_buf() } else { directory.join(below) }
 }
 
-/// Whether the host has swap.
 pub(super) fn has_swap() -> bool {
-    // A heading, then one line for each swap area. A kernel without swap has no such file.
+    // A heading, then a line for each swap area. A kernel without swap has no such file.
     std::fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
 }
 
@@ -236,11 +223,11 @@ fn membership(line: &str) -> Option<Membership> {
 struct Mount {
     root: String,
     point: PathBuf,
-    /// v1: the super block's options, which name the controllers. v2: `None`.
+    /// The super block's options, which name the v1 controllers; `None` for v2.
     options: Option<Vec<String>>,
 }
 
-/// A cgroup mount of one line of mountinfo (proc_pid_mountinfo(5)).
+/// proc_pid_mountinfo(5).
 fn cgroup_mount(line: &str) -> Option<Mount> {
     let (left, right) = line.split_once(" - ")?;
     let mut right = right.split(' ');
@@ -254,8 +241,8 @@ fn cgroup_mount(line: &str) -> Option<Mount> {
     Some(Mount { root, point: PathBuf::from(point), options })
 }
 
-/// This process's path below the mounted part of the hierarchy. Its group may be outside of that part: a bind mount
-/// of another part, or a group above the cgroup namespace. Then the mount's root stands for it.
+/// The own path below the mounted part. The group may be outside: the mount is a bind of another part, or the group is
+/// above the cgroup namespace. Then the mount's root stands for it.
 fn below(path: &str, root: &str) -> String {
     let inside = if root == "/" { Some(path) } else { path.strip_prefix(root) };
     match inside {
@@ -266,7 +253,7 @@ fn below(path: &str, root: &str) -> String {
     }
 }
 
-/// Decodes mountinfo's octal escapes of space, tab, newline and backslash.
+/// mountinfo escapes space, tab, newline and backslash in octal.
 fn unescape(field: &str) -> String {
     let mut out = String::with_capacity(field.len());
     let mut rest = field;

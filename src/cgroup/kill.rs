@@ -1,4 +1,4 @@
-//! Signalling and killing every process of a container, and removing its groups.
+//! Signals and kills a container's processes, and removes its groups.
 
 use super::directory::{self, Directory};
 use super::freeze::{timespec, wait_for};
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 /// Without a freezer a process may fork between the listing and the signal. Each round leaves fewer.
 const ROUNDS: u32 = 100;
 
-/// How many pidfds are open at once: a process may have 1024 descriptors.
+/// A process may have 1024 descriptors.
 const PIDFDS_AT_ONCE: usize = 256;
 
 impl Cgroup {
-    /// Every process in the container's groups and in those below.
+    /// Groups below included.
     pub(crate) fn processes(&self) -> Result<Vec<i32>> {
         let mut found = Vec::new();
         if let Some(group) = self.main() {
@@ -27,8 +27,8 @@ impl Cgroup {
         Ok(found)
     }
 
-    /// Sends SIGKILL to every process; a process that is forked meanwhile does not escape. Uses the kernel's `cgroup.kill`
-    /// (5.14). Older kernels and v1 alone: freezes all processes first. Returns before the processes have ended.
+    /// A process that is forked meanwhile does not escape. Uses `cgroup.kill` (5.14), otherwise freezes first. Returns
+    /// before the processes have ended.
     pub(crate) fn kill(&self) -> Result<()> {
         if let Some(group) = self.v2() {
             match group.directory.write("cgroup.kill", "1") {
@@ -43,8 +43,8 @@ impl Cgroup {
         self.freeze_and_signal(Signal::KILL)
     }
 
-    /// Sends a signal to every process once. Freezes them meanwhile where that is possible, so that no fork is missed. A
-    /// container that was frozen stays frozen.
+    /// Signals once. Freezes the processes meanwhile where possible, so that no fork is missed. A frozen container
+    /// stays frozen.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         if signal == Signal::KILL {
             return self.kill();
@@ -58,18 +58,17 @@ impl Cgroup {
     fn freeze_and_signal(&self, signal: Signal) -> Result<()> {
         let is_frozen = self.freeze().is_ok();
         let signalled = self.signal_all(signal, if is_frozen { 1 } else { ROUNDS });
-        // Thaw after an error too: a frozen process receives no signal and would stay frozen.
+        // After an error too: a frozen process receives no signal.
         let thawed = if is_frozen { self.thaw() } else { Ok(()) };
         signalled.and(thawed)
     }
 
-    /// Kills processes that another program put into a v1 group of the container but not into its v2 group (hybrid hosts).
+    /// A process may be in a v1 group but not in the v2 group (hybrid hosts).
     fn kill_strays(&self) -> Result<()> {
         let mut reached = BTreeSet::new();
         self.v1().try_for_each(|group| send(&group.directory, Signal::KILL, &mut reached).map(drop))
     }
 
-    /// Signals the processes, round by round until no new one is found.
     fn signal_all(&self, signal: Signal, rounds: u32) -> Result<()> {
         let mut reached = BTreeSet::new();
         for _ in 0..rounds {
@@ -87,7 +86,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Waits until no process is in any group; `false` after `limit`.
+    /// `false` after `limit`.
     pub(crate) fn wait_until_empty(&self, limit: Duration) -> Result<bool> {
         let end = Instant::now() + limit;
         if let Some(group) = self.v2()
@@ -112,12 +111,12 @@ impl Cgroup {
         Ok(found)
     }
 
-    /// Removes the container's groups and those below them. Retries a busy group for a second, then returns the
-    /// remaining groups, with the error of the first one. A group that is gone is not an error.
+    /// Retries a busy group for a second, then returns the remaining groups with the error of the first. A missing
+    /// group is not an error.
     pub(crate) fn remove(&self) -> Result<(), BusyGroups> {
         let mut left = BusyGroups { paths: Vec::new(), processes: BTreeSet::new(), errno: Errno::BUSY };
         for group in &self.groups {
-            // The process that keeps one group busy is mostly in the others too: wait once for all groups.
+            // The process that keeps one group busy is mostly in the others too: wait once.
             let tries = if left.paths.is_empty() { directory::REMOVE_TRIES } else { 1 };
             if let Err(errno) = directory::remove(group.directory.path(), tries) {
                 if left.paths.is_empty() {
@@ -134,11 +133,9 @@ impl Cgroup {
     }
 }
 
-/// Groups that could not be removed.
 #[derive(Debug)]
 pub(crate) struct BusyGroups {
     pub(crate) paths: Vec<PathBuf>,
-    /// Their processes.
     processes: BTreeSet<i32>,
     errno: Errno,
 }
@@ -149,7 +146,7 @@ impl From<BusyGroups> for Error {
         let mut error = Error::os(Kind::Cgroup, left.errno);
         if !left.processes.is_empty() {
             let processes: Vec<_> = left.processes.iter().map(i32::to_string).collect();
-            // A caller of an OCI verb sees one line, without the hint.
+            // A caller of an OCI verb does not see the hint.
             error = error.doing(format!("still in it: process {}; end it, then try again", processes.join(", ")));
         }
         error.doing(format!("remove the group {}", paths.join(", "))).hint("end the processes that are still in it")
@@ -165,12 +162,12 @@ fn list(directory: &Directory, found: &mut Vec<i32>) -> Result<()> {
     }
 }
 
-/// Signals the processes of a group that are not in `reached`, adds them to it and returns their number. Opens a pidfd for
-/// each, then lists the group again: the pid alone may belong to a process of the host since the first listing.
+/// Adds the signalled processes to `reached` and returns their number. Opens pidfds, then lists the group again: since
+/// the first listing a pid may belong to a process of the host.
 fn send(group: &Directory, signal: Signal, reached: &mut BTreeSet<i32>) -> Result<usize> {
     let mut found = Vec::new();
     list(group, &mut found)?;
-    // 0 is a process of a PID namespace that brig cannot see; kill(0) would signal brig itself.
+    // 0 is a process outside brig's PID namespace; kill(0) would signal brig itself.
     let new: BTreeSet<i32> = found.into_iter().filter(|process| *process > 0 && !reached.contains(process)).collect();
     let mut sent = 0;
     for some in new.iter().copied().collect::<Vec<_>>().chunks(PIDFDS_AT_ONCE) {
@@ -199,7 +196,7 @@ fn send(group: &Directory, signal: Signal, reached: &mut BTreeSet<i32>) -> Resul
     Ok(sent)
 }
 
-/// Waits for the end of one process; `false` after `end`.
+/// `false` after `end`.
 fn wait_for_end(process: i32, end: Instant) -> Result<bool> {
     let step = || format!("wait for the end of the process {process}");
     let Some(pid) = Pid::from_raw(process).filter(|_| process > 0) else { return Ok(false) };

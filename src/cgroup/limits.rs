@@ -1,4 +1,4 @@
-//! Writing limits, and updating them with a rollback.
+//! Writes limits, and updates them with a rollback.
 
 use super::controller::Controller;
 use super::devices;
@@ -9,8 +9,8 @@ use crate::error::{Error, Kind, Result, Step};
 use crate::spec::resources::Resources;
 use rustix::io::Errno;
 
-/// Performs all writes. A write may depend on the old value of another file: memory above memory and swap, a period
-/// below the quota, a burst above it. If the kernel refuses it, it is repeated at the end.
+/// Repeats a refused write at the end, since it may depend on another file's old value. Examples: memory above memory
+/// and swap, a period below the quota, a burst above it.
 pub(super) fn write_all(cgroup: &Cgroup, writes: &[Write]) -> Result<()> {
     let mut refused = Vec::new();
     for write in writes {
@@ -62,7 +62,7 @@ fn target<'a>(cgroup: &'a Cgroup, write: &Write) -> Result<&'a Group> {
 }
 
 impl Cgroup {
-    /// Changes the limits that `limits` names. If one change fails, restores the old values.
+    /// If one change fails, restores the old values.
     pub(crate) fn update(&self, limits: &Resources) -> Result<()> {
         let writes = plan::writes(limits, |controller| self.is_v1(controller))?;
         self.check_usage(limits)?;
@@ -74,8 +74,7 @@ impl Cgroup {
         })
     }
 
-    /// Completes `limits` with current values where one v2 file holds two of them. A new period keeps the quota, a
-    /// new quota keeps the period. A new swap limit needs the current memory limit.
+    /// Adds the current quota or period, which share a v2 file. A new swap limit needs the current memory limit.
     pub(crate) fn completed(&self, limits: &Resources) -> Resources {
         let mut limits = limits.clone();
         let read = |controller, file| {
@@ -112,7 +111,7 @@ impl Cgroup {
     }
 
     pub(super) fn is_v1(&self, controller: Controller) -> bool {
-        // `target` reports a controller without a group; the version does not matter then.
+        // `target` reports a controller without a group.
         match self.group(controller) {
             Some(group) => !group.is_v2,
             None => self.groups.iter().any(|group| !group.is_v2),
@@ -130,14 +129,13 @@ impl Cgroup {
         Ok(())
     }
 
-    /// The write that restores the current value of a file.
     fn old_value(&self, write: &Write) -> Option<Write> {
         let text = target(self, write).ok()?.directory.read(&write.file).ok()?;
         Some(Write { value: restoring_value(&write.file, &write.value, &text), ..write.clone() })
     }
 }
 
-/// The value that restores `text`, the old content of `file`, after `value` was written.
+/// `text` is the old content of `file`; `value` was written.
 fn restoring_value(file: &str, value: &str, text: &str) -> String {
     let key = value.split(' ').next().unwrap_or_default();
     let of_key = |key: &str| text.lines().find(|line| line.split(' ').next() == Some(key));
@@ -153,10 +151,10 @@ fn restoring_value(file: &str, value: &str, text: &str) -> String {
         }
         _ if key.contains(':') => of_key(key).map_or(format!("{key} 0"), str::to_owned),
         _ if text.lines().count() > 1 => {
-            // The default line of a file that also lists devices (`io.weight`).
+            // The default line of a file with devices (`io.weight`).
             of_key("default").map_or_else(|| value.to_owned(), str::to_owned)
         }
-        // An empty list of processors means those of the parent. Write an empty line: the kernel ignores an empty write.
+        // An empty list means the parent's processors. Write an empty line: the kernel ignores an empty write.
         _ if text.trim().is_empty() => "\n".to_owned(),
         _ => text.trim().to_owned(),
     }

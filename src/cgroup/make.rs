@@ -1,4 +1,4 @@
-//! Making the directories of a group, from an existing group down, and handing v2 controllers down to them.
+//! Makes the directories of a group, and hands v2 controllers down to them.
 
 use super::controller::{Controller, Controllers};
 use super::directory::{self, Directory, permission_hint};
@@ -11,25 +11,25 @@ use rustix::fs::{AtFlags, CWD, unlinkat};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
-/// The child that takes the processes of a delegated group when that group must enable controllers for children.
+/// Takes the processes of a delegated group that must enable controllers for children.
 const SUPERVISOR: &str = "supervisor";
-/// How often a parent that another process removed meanwhile is made again.
+/// Another process may remove an empty parent meanwhile.
 const MAKE_TRIES: u32 = 10;
-/// How often a group's processes are listed and moved: a process may fork meanwhile.
+/// A process may fork between the listing and the move.
 const MOVE_ROUNDS: u32 = 10;
 
-/// What to do if the last group of the path exists.
+/// If the last group of the path exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Existing {
-    /// Fail: it belongs to another task.
+    /// It belongs to another task.
     Refuse,
-    /// Use it if it is empty: the caller made it for this container.
+    /// The caller made it for this container; it must be empty.
     Unused,
-    /// Use it: systemd made it for this container.
+    /// systemd made it for this container.
     Adopt,
 }
 
-/// The groups made so far. The drop removes them, newest first, unless [`NewGroups::keep`] was called.
+/// The drop removes them, newest first, unless they are kept.
 #[derive(Default)]
 pub(super) struct NewGroups(Vec<PathBuf>);
 
@@ -42,7 +42,7 @@ impl NewGroups {
 impl Drop for NewGroups {
     fn drop(&mut self) {
         for path in self.0.iter().rev() {
-            // Not recursive: another process may use a parent by now, and that parent must stay.
+            // Not recursive: another process may use a parent by now.
             let _ = unlinkat(CWD, path, AtFlags::REMOVEDIR);
         }
     }
@@ -52,7 +52,7 @@ pub(super) fn is_denied(error: &Error) -> bool {
     matches!(error.errno().map(Errno::from_raw_os_error), Some(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
-/// v1: a new `cpuset` group has no processor until it is given some.
+/// A new v1 `cpuset` group has no processor at first.
 struct OnV1 {
     is_cpuset: bool,
 }
@@ -67,7 +67,6 @@ impl Steps for OnV1 {
     }
 }
 
-/// v2: each group on the path enables the controllers for its children.
 struct OnV2<'a> {
     tree: &'a Tree,
     required: Controllers,
@@ -82,8 +81,8 @@ impl Steps for OnV2<'_> {
         if all.is_ok() || self.optional.is_empty() {
             return all;
         }
-        // The parent cgroup may not delegate every controller, or may not be writable, as above the group that systemd
-        // delegates to an ordinary user.
+        // The parent cgroup may not delegate every controller, or may not be writable, as above an ordinary user's
+        // delegated group.
         let offered = offered(&open(parent)?, self.optional)?;
         enable(self.required.or(offered)).or_else(|_| enable(self.required))
     }
@@ -130,7 +129,7 @@ pub(super) fn make_v2(
         enable_above(tree, &tree.mount, &base, required)?;
     }
     if !optional.is_empty() {
-        // Below the root, the parent decides which controllers there are.
+        // Below the root, the parent decides.
         optional = offered(&open(&base)?, optional)?;
     }
     let directory = open(&make_path(&base, path, existing, made, &OnV2 { tree, required, optional })?)?;
@@ -146,15 +145,14 @@ fn offered(directory: &Directory, wanted: Controllers) -> Result<Controllers> {
     }
 }
 
-/// The steps around the making of one group.
 pub(super) trait Steps {
-    /// Runs before children are made in `parent`.
+    /// Before children are made in `parent`.
     fn prepare(&self, parent: &Path) -> Result<()>;
-    /// Runs after `new` was made.
+    /// After `new` was made.
     fn finish(&self, parent: &Path, new: &Path) -> Result<()>;
 }
 
-/// Makes each group on the path below `base`. `existing` decides about the last one.
+/// `existing` decides about the last group of the path.
 fn make_path(
     base: &Path,
     path: &CgroupPath,
@@ -171,7 +169,7 @@ fn make_path(
     };
     for attempt in 1.. {
         match make_once(base, parents, &leaf, existing, made, steps) {
-            // Another process has just removed an empty parent: make it again.
+            // Another process has just removed an empty parent.
             Err(error) if error.errno() == Some(Errno::NOENT.raw_os_error()) && attempt < MAKE_TRIES => {}
             other => return other,
         }
@@ -224,7 +222,7 @@ fn open(path: &Path) -> Result<Directory> {
     Directory::open(path).failing(Kind::Cgroup, || format!("open the group `{}`", path.display()))
 }
 
-/// Refuses a group with processes, which the limits would hit, and a frozen group. The messages are runc's.
+/// The limits would hit the processes of an existing group. The messages are runc's.
 fn check_unused(path: &Path) -> Result<()> {
     let directory = open(path)?;
     let mut processes = Vec::new();
@@ -245,8 +243,7 @@ fn check_unused(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies the parent's processors and memory nodes to the new group. Fills the parent first if the program that made it
-/// did not (a pod's group).
+/// Fills the parent first if the program that made it did not (a pod's group).
 fn inherit_cpuset(parent: &Path, new: &Path) -> Result<()> {
     const FILES: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
     let group = open(parent)?;
@@ -285,15 +282,14 @@ fn enable_controllers(tree: &Tree, parent: &Path, controllers: Controllers) -> R
     result.map_err(|errno| explain_refusal(&directory, missing, order.trim_end(), errno))
 }
 
-/// Enables `controllers` in the group `below`: in every group above it, from `top` on.
+/// In every group above `below`, from `top` on.
 pub(super) fn enable_above(tree: &Tree, top: &Path, below: &Path, controllers: Controllers) -> Result<()> {
     let mut above: Vec<_> = below.ancestors().skip(1).take_while(|path| path.starts_with(top)).collect();
     above.reverse();
     above.into_iter().try_for_each(|parent| enable_controllers(tree, parent, controllers))
 }
 
-/// Moves all processes of the caller's own delegated group, this one included, into a child. A group with processes
-/// cannot enable controllers for children (cgroup-v2.rst, "No Internal Process Constraint").
+/// Empties the caller's own delegated group ("No Internal Process Constraint").
 pub(super) fn move_processes(directory: &Directory, name: &str) -> Result<()> {
     let path = directory.path().join(name);
     directory::make(&path).failing(Kind::Cgroup, || format!("make the group `{}`", path.display()))?;
@@ -314,7 +310,7 @@ pub(super) fn move_processes(directory: &Directory, name: &str) -> Result<()> {
         .doing(format!("empty the group `{}`", directory.path().display())))
 }
 
-/// The error of a failed write to `cgroup.subtree_control`, with the controller at fault.
+/// Names the controller at fault.
 fn explain_refusal(directory: &Directory, missing: Controllers, order: &str, errno: Errno) -> Error {
     let error = directory.refused("cgroup.subtree_control", order, errno);
     let offered = Controllers::parse_v2(&directory.read("cgroup.controllers").unwrap_or_default());

@@ -1,15 +1,8 @@
-//! A container's cgroup: create, limit, join, measure, freeze, kill, remove.
+//! A container's cgroup: create, limit, join, measure, freeze, kill, remove. Not here: systemd's units (`systemd`).
 //!
-//! In: [`Hierarchy::probe`], a [`CgroupPath`], a [`Purpose`] and the limits of `spec::Resources`. Out: a [`Cgroup`],
-//! which holds one open directory for each hierarchy, and a [`Record`], from which another brig process opens it
-//! again.
-//! Order: [`Hierarchy::refusals`], which changes nothing; [`Cgroup::create`], or [`Cgroup::begin`] and later
-//! [`PendingCgroup::finish`]. The process is born in the v2 group ([`Cgroup::clone_into`]) and enters the v1 groups
-//! ([`enter`] on [`Cgroup::join_files`]). At the end [`Cgroup::kill`] and [`Cgroup::remove`].
-//! Layouts: v2 alone; v1 controllers beside a v2 tree that counts time, freezes and kills; v1 alone.
-//! Files, lowest first: `controller`, `path`; `directory`; `hierarchy`, `group`, `plan`; `make`, `devices`,
-//! `counters`, `evidence`, `freeze`; `limits`, `kill`, `stats`, `refusal`; `create`, `record`, `below`, `child`.
-//! Not here: systemd's units (`systemd`), and which limits a container may have.
+//! A process is born in the v2 group ([`Cgroup::clone_into`]) and enters the v1 groups ([`enter`] on
+//! [`Cgroup::join_files`]). A [`Record`] lets another brig process open the groups. v2 may be mounted alone, beside v1
+//! controllers, or not at all.
 //! Never: moving a surviving process to the root group, where no limit holds.
 
 mod below;

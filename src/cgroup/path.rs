@@ -1,36 +1,33 @@
-//! The path of a container's group: it cannot lead out of the hierarchy.
+//! The path of a container's group, which cannot lead out of the hierarchy.
 
 use crate::error::{Error, Kind, Result};
 use crate::sys::weaken;
 
-/// The path of a container's group, the same in every hierarchy.
+/// The same in every hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CgroupPath {
-    /// A task's group: `brig-ID` below the group where this user may make groups.
+    /// `brig-ID` where this user may make groups.
     Task(String),
     /// An absolute `linux.cgroupsPath`: below the mount point.
     Absolute(String),
-    /// A relative `linux.cgroupsPath`: below the caller's own group. On v2 beside it, since a group with processes cannot
-    /// enable controllers for children.
+    /// A relative `linux.cgroupsPath`: below the caller's own group, on v2 beside it (`Tree::base`).
     Relative(String),
 }
 
-/// The prefix of task groups. They have no common parent: it would stay behind empty, or cost a mkdir and rmdir for each
-/// task.
+/// No common parent: it would stay behind empty, or cost a mkdir and rmdir for each task.
 pub(super) const PREFIX: &str = "brig-";
 
-/// The kernel's limit for one name (NAME_MAX).
+/// In bytes.
 const NAME_MAX: usize = 255;
 
 impl CgroupPath {
-    /// The path of the task `id`.
     pub(crate) fn task(id: &str) -> Result<CgroupPath> {
         check_name(id, id)?;
         Ok(CgroupPath::Task(id.to_owned()))
     }
 
-    /// Parses `linux.cgroupsPath` for the cgroupfs driver. Ignores doubled and trailing slashes. Refuses `..`: a path that
-    /// leaves its hierarchy names the group of another program.
+    /// Ignores doubled and trailing slashes. Refuses `..`: a path out of its hierarchy names the group of another
+    /// program.
     pub(crate) fn parse(path: &str) -> Result<CgroupPath> {
         let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty() && *name != ".").collect();
         for name in &names {

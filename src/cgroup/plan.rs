@@ -1,8 +1,7 @@
-//! Plans the writes for a set of limits. No system calls: tests are tables.
+//! Plans the writes for a set of limits, one for each limited file, in order. Pure.
 //!
-//! One write for each limited file, in order. The specification counts as v1 does; the conversions to v2 are those that
-//! runc, crun and systemd agree on (runtime-spec config-linux.md, runc docs/cgroup-v2.md). Devices are not here: their
-//! writes depend on what the group has already (`devices`).
+//! runc, crun and systemd agree on the conversions from v1 to v2 (runtime-spec config-linux.md, runc
+//! docs/cgroup-v2.md). Not here: device rules, which depend on those of the group (`devices`).
 
 use super::controller::{Controller, Controllers};
 use crate::error::{Error, Kind, Result};
@@ -10,35 +9,33 @@ use crate::spec::resources::{self, BlockIo, Resources, ThrottleDevice, weight_of
 use crate::sys::weaken;
 use std::collections::BTreeMap;
 
-/// The range of shares (`MIN_SHARES`, `MAX_SHARES` of sched.h). The kernel clamps other values without an error.
+/// `MIN_SHARES`, `MAX_SHARES` of sched.h. The kernel clamps other values without an error.
 const SHARES: std::ops::RangeInclusive<u64> = 2..=262_144;
-/// The kernel's default period. `cpu.max` needs a period with every quota.
+/// The kernel's default. `cpu.max` needs a period with every quota.
 const PERIOD_US: u64 = 100_000;
 
-/// One value for one file of the group of one controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Write {
-    /// The controller whose group has the file; `None` for a file of the v2 group itself (`cgroup.*`).
+    /// `None` for a file of the v2 group itself (`cgroup.*`).
     pub controller: Option<Controller>,
     pub file: String,
     pub value: String,
     pub missing: Missing,
 }
 
-/// What to do if the kernel does not have the file.
+/// If the kernel does not have the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// Fail: the limit cannot be enforced.
+    /// The limit cannot be enforced.
     Refuse,
-    /// Go on: no protection is lost.
+    /// No protection is lost.
     Ignore,
-    /// Go on if the host has no swap; fail otherwise.
+    /// An error only on a host with swap.
     NoSwap,
-    /// Write another file, which has its own scale.
+    /// Another file, which has its own scale.
     Instead(&'static str, String),
 }
 
-/// The writes so far, in order.
 #[derive(Default)]
 struct Plan(Vec<Write>);
 
@@ -57,12 +54,10 @@ pub(super) fn controllers(writes: &[Write]) -> Controllers {
     writes.iter().filter_map(|write| write.controller).collect()
 }
 
-/// A number, or `max` for -1.
 fn bytes_or_max(value: i64) -> String {
     if value < 0 { "max".to_owned() } else { value.to_string() }
 }
 
-/// The writes for `limits`. `is_v1` tells which version each controller has.
 pub(super) fn writes(limits: &Resources, is_v1: impl Fn(Controller) -> bool) -> Result<Vec<Write>> {
     let mut plan = Plan::default();
     pids(limits, &mut plan);
@@ -87,7 +82,7 @@ pub(super) fn writes(limits: &Resources, is_v1: impl Fn(Controller) -> bool) -> 
         check_file_name(&each.page_size)?;
         let file = format!("hugetlb.{}.{hugetlb}", each.page_size);
         plan.add(Controller::Hugetlb, file, each.limit);
-        // Also limit pages that are reserved but not touched (kernel 5.7).
+        // Reserved pages that are not touched yet (kernel 5.7).
         let file = format!("hugetlb.{}.rsvd.{hugetlb}", each.page_size);
         plan.add_or(Controller::Hugetlb, file, each.limit, Missing::Ignore);
     }
@@ -97,7 +92,7 @@ pub(super) fn writes(limits: &Resources, is_v1: impl Fn(Controller) -> bool) -> 
     Ok(plan.0)
 }
 
-/// A value below zero means unlimited. 0 becomes 1, as with runc and systemd: the container's own process counts.
+/// 0 becomes 1, as with runc and systemd: the container's own process counts.
 fn pids(limits: &Resources, plan: &mut Plan) {
     if let Some(limit) = limits.pids.limit {
         plan.add(Controller::Pids, "pids.max", bytes_or_max(if limit == 0 { 1 } else { limit }));
@@ -124,7 +119,7 @@ fn rdma(limits: &Resources, plan: &mut Plan) {
     }
 }
 
-/// `unified`: a key is a v2 file name; each line of a value is a write. Written last, so that these values win.
+/// A key is a v2 file name; each line of a value is a write. Last, so that these values win.
 fn unified(limits: &Resources, is_v1: &impl Fn(Controller) -> bool, plan: &mut Plan) -> Result<()> {
     for (key, value) in &limits.unified {
         let fail = |reason: String| Err(Error::new(Kind::Spec, reason).doing("use `linux.resources.unified`"));
@@ -147,7 +142,7 @@ fn unified(limits: &Resources, is_v1: &impl Fn(Controller) -> bool, plan: &mut P
     Ok(())
 }
 
-/// Refuses a page size that would turn the file name into a path.
+/// Such a page size would turn the file name into a path.
 fn check_file_name(word: &str) -> Result<()> {
     if word.is_empty() || word.contains(['/', '\0']) {
         return Err(Error::new(Kind::Spec, "invalid page size: use a name such as `2MB`")
@@ -164,7 +159,7 @@ fn memory_v1(memory: &resources::Memory, plan: &mut Plan) -> Result<()> {
     if limit != 0 {
         plan.add(Controller::Memory, "memory.limit_in_bytes", limit);
     }
-    // If both are raised, the first write exceeds the old value of the second and fails. `limits::write_all` repeats it.
+    // If both are raised, the first write exceeds the old value of the second; `limits::write_all` repeats it.
     if swap != 0 {
         plan.add_or(Controller::Memory, "memory.memsw.limit_in_bytes", swap, Missing::NoSwap);
     }
@@ -279,7 +274,7 @@ fn memory_v2(limits: &Resources, plan: &mut Plan) -> Result<()> {
     if let Some(swap) = swap {
         plan.add_or(Controller::Memory, "memory.swap.max", bytes_or_max(swap), Missing::NoSwap);
     }
-    // v2 has no file for `kernel`, `kernelTCP`, `swappiness` and `disableOOMKiller`; kernel memory counts as memory.
+    // v2 has no file for `kernel`, `kernelTCP`, `swappiness` and `disableOOMKiller`.
     if let Some(reservation) = memory.reservation.filter(|&value| value != 0) {
         plan.add(Controller::Memory, "memory.low", bytes_or_max(reservation));
     }
@@ -298,7 +293,7 @@ fn cpu_v2(cpu: &resources::Cpu, plan: &mut Plan) -> Result<()> {
     if let Some(idle) = cpu.idle {
         plan.add(Controller::Cpu, "cpu.idle", idle);
     }
-    // An idle group has the lowest weight, and the kernel refuses another weight for it.
+    // The kernel refuses another weight than the lowest for an idle group.
     if let Some(shares) = cpu.shares.filter(|&shares| shares != 0 && cpu.idle != Some(1)) {
         plan.add(Controller::Cpu, "cpu.weight", weight_of_shares(shares));
     }
@@ -307,7 +302,7 @@ fn cpu_v2(cpu: &resources::Cpu, plan: &mut Plan) -> Result<()> {
         let quota = if quota > 0 { quota.to_string() } else { "max".to_owned() };
         plan.add(Controller::Cpu, "cpu.max", format!("{quota} {}", if period == 0 { PERIOD_US } else { period }));
     }
-    // After the quota: the kernel refuses a burst above it.
+    // The kernel refuses a burst above the quota.
     if let Some(burst) = cpu.burst {
         plan.add(Controller::Cpu, "cpu.max.burst", burst);
     }
@@ -326,7 +321,7 @@ fn block_io_v2(io: &BlockIo, plan: &mut Plan) -> Result<()> {
             plan.add(Controller::Io, "io.bfq.weight", format!("{}:{} {weight}", each.major, each.minor));
         }
     }
-    // One line for each device, so that one write sets all its rates.
+    // One write for each device sets all its rates.
     let mut lines: BTreeMap<(i64, i64), String> = BTreeMap::new();
     let mut collect = |key: &str, list: &[ThrottleDevice]| {
         for each in list {

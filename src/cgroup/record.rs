@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// A container's groups, for another brig process. Part of a record that has a version.
+/// Part of a record that has a version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     groups: Vec<GroupRecord>,
@@ -25,7 +25,7 @@ struct GroupRecord {
 }
 
 impl Record {
-    /// The groups' directories by the v1 name of the controller, as in runc's `state.json`. v2 has the empty name.
+    /// By the controller's v1 name, as in runc's `state.json`; empty for v2.
     pub(crate) fn paths(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         self.groups.iter().flat_map(|group| {
             let v2 = group.v2.then_some("");
@@ -36,7 +36,6 @@ impl Record {
         })
     }
 
-    /// Whether the container is frozen. Opens only the group that has the freezer.
     pub(crate) fn is_frozen(&self) -> bool {
         let has_freezer = |group: &&GroupRecord| group.controllers.contains(&Controller::Freezer);
         let group = self.groups.iter().find(|group| group.v2).or_else(|| self.groups.iter().find(has_freezer));
@@ -44,7 +43,7 @@ impl Record {
         opened.is_some_and(|group| Cgroup::of(vec![group]).is_frozen().unwrap_or(false))
     }
 
-    /// Removes the groups that have no process and no group below; `false` if some are left.
+    /// `false` if some have a process or a group below.
     pub(crate) fn remove_empty(&self) -> bool {
         self.groups.iter().all(|group| directory::remove_empty(&group.path))
     }
@@ -62,7 +61,6 @@ impl GroupRecord {
 }
 
 impl Cgroup {
-    /// The record of these groups.
     pub(crate) fn record(&self) -> Record {
         let groups = self.groups.iter().map(|group| GroupRecord {
             path: group.directory.path().to_path_buf(),
@@ -72,7 +70,7 @@ impl Cgroup {
         Record { groups: groups.collect() }
     }
 
-    /// Opens the groups of a record, without those that are gone.
+    /// Skips groups that are gone.
     pub(crate) fn open(record: &Record) -> Result<Cgroup> {
         let mut groups = Vec::with_capacity(record.groups.len());
         for each in &record.groups {
@@ -81,23 +79,19 @@ impl Cgroup {
         Ok(Cgroup::of(groups))
     }
 
-    /// Whether every group is gone.
     pub(crate) fn is_gone(&self) -> bool {
         self.groups.is_empty()
     }
 }
 
-/// A task's group that a search found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Leftover {
-    /// The task's id.
     pub id: String,
     pub path: PathBuf,
-    /// The number of its processes.
     pub processes: usize,
 }
 
-/// Finds the group of every task that this user could have made, running tasks included: the caller knows which run.
+/// Includes running tasks: the caller knows which run.
 pub(crate) fn leftovers(hierarchy: &Hierarchy) -> Vec<Leftover> {
     let mut found = Vec::new();
     for base in bases(hierarchy) {
@@ -115,12 +109,12 @@ pub(crate) fn leftovers(hierarchy: &Hierarchy) -> Vec<Leftover> {
             }
         }
     }
-    // Stable: for each task the v2 group comes first, as in `bases`. It can end all processes at once.
+    // Stable: the v2 group, which can end all processes at once, stays first for each task.
     found.sort_by(|one: &Leftover, other| one.id.cmp(&other.id));
     found
 }
 
-/// Kills the processes of a found group and removes it.
+/// Kills its processes too.
 pub(crate) fn remove_leftover(found: &Leftover) -> Result<()> {
     let directory = match Directory::open(&found.path) {
         Ok(directory) => directory,

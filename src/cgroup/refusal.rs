@@ -10,10 +10,9 @@ use crate::spec::resources::Resources;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// A limit that cannot be enforced on this machine as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Refusal {
-    /// Its name: `memory`, `swap`, `pids`, `cpus`, `cpu_time`, `io`, `cpuset`, `hugepages`, `rdma`, `network`, `devices`.
+    /// `memory`, `swap`, `pids`, `cpus`, `cpu_time`, `io`, `cpuset`, `hugepages`, `rdma`, `network`, `devices`.
     pub limit: &'static str,
     pub reason: String,
     /// One action that helps.
@@ -21,7 +20,7 @@ pub(crate) struct Refusal {
 }
 
 impl Hierarchy {
-    /// Returns the limits, and the counters that `purpose` needs, that this host cannot enforce. Changes nothing.
+    /// Includes the counters that `purpose` needs. Changes nothing.
     pub(crate) fn refusals(&self, purpose: Purpose, limits: &Resources) -> Result<Vec<Refusal>> {
         let writes = plan::writes(limits, |controller| self.is_v1(controller))?;
         let mut refusals: Vec<Refusal> = Vec::new();
@@ -72,7 +71,7 @@ impl Hierarchy {
             return None;
         }
         let reason = format!("the controller `{name}` is not delegated to `{}`", base.display());
-        // The root offers all controllers of the kernel. Below the root a parent, mostly systemd, withholds one.
+        // The root offers all controllers of the kernel. Below it a parent, mostly systemd, withholds one.
         let fix = if base == tree.mount { self.fix_missing(controller) } else { fix_delegate(name, &base) };
         refuse(reason, fix)
     }
@@ -89,7 +88,7 @@ impl Hierarchy {
         None
     }
 
-    /// Looks for the file in an existing group like the one that will be made.
+    /// Looks for the file in an existing group like the new one.
     fn refuse_write(&self, write: &Write, limit: &'static str) -> Option<Refusal> {
         let tree = match write.controller.and_then(|controller| self.v1_of(controller)) {
             Some(tree) => tree,
@@ -106,7 +105,7 @@ impl Hierarchy {
             Missing::NoSwap => "boot with the kernel parameter swapaccount=1".to_owned(),
             _ => "use a kernel that has this limit".to_owned(),
         };
-        // The group of another task may vanish meanwhile: then its missing file proves nothing.
+        // The sample group may vanish meanwhile: then its missing file proves nothing.
         if !sample.join("cgroup.procs").exists() {
             return None;
         }
@@ -123,7 +122,6 @@ impl Hierarchy {
     }
 }
 
-/// The name of the limit for users.
 fn limit_name(controller: Controller, file: &str) -> &'static str {
     match controller {
         Controller::Memory if file.contains("swap.max") || file.contains("memsw") => "swap",
@@ -136,7 +134,7 @@ fn limit_name(controller: Controller, file: &str) -> &'static str {
     }
 }
 
-/// Finds a group that has the files of a new one. The root lacks many of them.
+/// The root lacks many files of a new group.
 fn sample_group(tree: &Tree, controller: Controller) -> Option<PathBuf> {
     let own = tree.own_directory();
     let is_v2 = tree.controllers.is_empty();

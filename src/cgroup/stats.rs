@@ -1,8 +1,5 @@
-//! The data of an `events` line of type `stats`, with the names and the shape of runc (`types/events.go`), since callers
-//! parse it. What Go omits when it is zero is omitted here.
-//!
-//! `counters` reads the files.
-//! Not here: the line around the data, Intel RDT and network interfaces.
+//! The data of an `events` line of type `stats`, in the form of runc (`types/events.go`), which callers parse. What Go
+//! omits when it is zero is omitted here.
 
 use super::controller::Controller;
 use super::counters::{IoUnit, MemoryKind, flat, io, memory, memory_file, number, text};
@@ -10,7 +7,6 @@ use super::group::{Cgroup, Group};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The whole data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Stats {
     pub cpu: Cpu,
@@ -19,9 +15,9 @@ pub(crate) struct Stats {
     pub pids: Pids,
     pub blkio: Blkio,
     pub hugetlb: BTreeMap<String, Hugetlb>,
-    /// Always empty here; the caller adds Intel RDT.
+    /// The caller adds Intel RDT.
     pub intel_rdt: Empty,
-    /// Always `null`, as with runc for a container whose interfaces it did not make.
+    /// `null`, as with runc for a container whose interfaces it did not make.
     pub network_interfaces: Option<()>,
 }
 
@@ -29,7 +25,6 @@ pub(crate) struct Stats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Empty {}
 
-/// Processor time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Cpu {
     pub usage: CpuUsage,
@@ -53,7 +48,6 @@ pub(crate) struct CpuUsage {
     pub user: u64,
 }
 
-/// How often and how long the quota stopped it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Throttling {
@@ -72,7 +66,7 @@ pub(crate) struct Pressure {
     pub full: PressureLine,
 }
 
-/// Percentages of time, and microseconds.
+/// Averages are percentages; the total is microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct PressureLine {
     pub avg10: f64,
@@ -81,7 +75,6 @@ pub(crate) struct PressureLine {
     pub total: u64,
 }
 
-/// Files of v1's `cpuset`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Cpuset {
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -99,7 +92,7 @@ pub(crate) struct Cpuset {
     pub sched_relax_domain_level: i64,
 }
 
-/// Memory. `swap` is memory and swap together on every layout, as v1 counts.
+/// `swap` is memory and swap together on every layout, as v1 counts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Memory {
     #[serde(skip_serializing_if = "is_zero")]
@@ -135,7 +128,7 @@ pub(crate) struct Pids {
     pub limit: u64,
 }
 
-/// Block devices, without the tables that only CFQ filled (kernels before 5.0).
+/// Without the tables that only CFQ filled (kernels before 5.0).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Blkio {
@@ -147,7 +140,6 @@ pub(crate) struct Blkio {
     pub psi: Option<Pressure>,
 }
 
-/// One device, one operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct BlkioEntry {
     #[serde(skip_serializing_if = "is_zero")]
@@ -160,7 +152,7 @@ pub(crate) struct BlkioEntry {
     pub value: u64,
 }
 
-/// One size of huge pages; bytes.
+/// Bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Hugetlb {
     #[serde(skip_serializing_if = "is_zero")]
@@ -175,7 +167,6 @@ fn is_zero(value: &u64) -> bool {
 }
 
 impl Cgroup {
-    /// Reads the statistics of an `events` line.
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats { cpu: self.cpu(), ..Stats::default() };
         if let Some(group) = self.group(Controller::Cpuset).filter(|group| !group.is_v2) {
@@ -223,7 +214,7 @@ impl Cgroup {
     }
 }
 
-/// `CPU USER SYSTEM` of `cpuacct.usage_all`, below a heading.
+/// `CPU USER SYSTEM` of `cpuacct.usage_all`.
 fn user_and_system(line: &str) -> Option<(u64, u64)> {
     let mut words = line.split_whitespace().skip(1);
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
@@ -286,7 +277,7 @@ fn memory_v2(group: &Group) -> Memory {
     let entry = |kind: MemoryKind| {
         let counters = memory(group, kind);
         MemoryEntry {
-            // `max` is not a number; no limit is the largest one.
+            // `max` is not a number.
             limit: number(group, memory_file(group, kind, "max", "")).unwrap_or(u64::MAX),
             usage: counters.current.unwrap_or(0),
             max: counters.peak.unwrap_or(0),
@@ -313,7 +304,6 @@ fn blkio(group: &Group) -> Blkio {
     blkio
 }
 
-/// By page size: one entry for each size that the group has files for.
 fn hugetlb(group: &Group) -> BTreeMap<String, Hugetlb> {
     let current = if group.is_v2 { ".current" } else { ".usage_in_bytes" };
     let names = std::fs::read_dir(group.directory.path()).into_iter().flatten().flatten();

@@ -1,7 +1,4 @@
 //! Which devices a container may use: v1's `devices` controller, or a BPF program on v2.
-//!
-//! In: the rules of `linux.resources.devices`, in order. `spec::devices` checks and collapses them, `program` builds the
-//! BPF program; both are pure. This file writes v1's lists and attaches the program.
 
 mod program;
 
@@ -14,10 +11,9 @@ use program::build;
 use rustix::io::Errno;
 use std::os::fd::AsFd;
 
-/// The name of brig's programs. systemd attaches its own program to the same group.
+/// systemd attaches its own program to the same group.
 const NAME: &str = "brig_devices";
 
-/// Replaces the device rules of `group`: v1's `devices` group, or the v2 group.
 pub(super) fn control(group: &Group, rules: &[DeviceRule], is_new: bool) -> Result<DeviceControl> {
     if rules.is_empty() {
         return Ok(DeviceControl::NotAsked);
@@ -63,7 +59,7 @@ fn attach_filter(group: &Group, rules: &[Rule]) -> Result<()> {
             attached.push(old);
         }
     }
-    // Replace the old program in one step: exactly one is attached at any moment.
+    // Replace in one step: exactly one program is attached at any moment.
     let replaced = attached.first().map(AsFd::as_fd);
     bpf::attach_device_filter(cgroup, program.as_fd(), replaced).failing(Kind::Cgroup, || step("attach"))?;
     for old in attached.iter().skip(1) {
@@ -72,7 +68,7 @@ fn attach_filter(group: &Group, rules: &[Rule]) -> Result<()> {
     Ok(())
 }
 
-/// Parses `devices.list`. A group that allows by default does not list its exceptions: then `None`.
+/// `None` for a group that allows by default: `devices.list` lacks its exceptions.
 fn parse_list(text: &str) -> Option<DeviceList> {
     let mut exceptions = Vec::new();
     for line in text.lines() {
@@ -92,8 +88,7 @@ fn parse_list(text: &str) -> Option<DeviceList> {
     Some(DeviceList::denying_all_but(exceptions))
 }
 
-/// The writes that change a v1 group from `current` (`None`: unknown) to `target`. If both deny by default, a device that
-/// stays allowed is never denied in between.
+/// `current` is `None` if unknown. If both deny by default, a device that stays allowed is never denied in between.
 fn changes(current: Option<&DeviceList>, target: &DeviceList) -> Vec<Rule> {
     let all = Rule {
         allow: target.allows_by_default(),

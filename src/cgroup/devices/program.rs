@@ -1,24 +1,23 @@
 //! Compiles device rules to a BPF program. Pure.
 //!
-//! The program tests the rules from the last to the first, so a later rule overrides an earlier one. One register holds
-//! the kinds of access that are still undecided. A rule that allows clears its own bits; no bit left means allowed. A
-//! rule that denies any of the bits ends the program. `allow r` and `allow w` together allow `rw`, as on v1.
+//! It tests the rules from the last to the first. A register holds the kinds of access that are still undecided. A rule
+//! that allows clears its bits; no bit left means allowed. A rule that denies any of the bits ends the program.
+//! `allow r` and `allow w` together allow `rw`, as on v1.
 
 use crate::spec::devices::{DeviceKind, EVERY_ACCESS, Rule};
 
-// linux/bpf_common.h, linux/bpf.h: classes, sizes, operations.
+// linux/bpf_common.h, linux/bpf.h.
 const LOAD_WORD: u8 = 0x61; // LDX | MEM | W
 const MOVE: u8 = 0xb7; // ALU64 | MOV | K
 const MOVE_REGISTER: u8 = 0xbf; // ALU64 | MOV | X
 const AND_32: u8 = 0x54; // ALU | AND | K
 const SHIFT_RIGHT_32: u8 = 0x74; // ALU | RSH | K
 const JUMP: u8 = 0x05; // JMP | JA
-// 32-bit comparisons (kernel 5.1): a 64-bit comparison would sign-extend a device number above 2^31.
+// Kernel 5.1. A 64-bit comparison would sign-extend a device number above 2^31.
 const JUMP_UNEQUAL_32: u8 = 0x56; // JMP32 | JNE | K
 const JUMP_ANY_BIT_32: u8 = 0x46; // JMP32 | JSET | K
 const EXIT: u8 = 0x95; // JMP | EXIT
 
-// Registers.
 const RESULT: u8 = 0;
 const CONTEXT: u8 = 1;
 const KIND: u8 = 2;
@@ -33,12 +32,12 @@ const MINOR_AT: i16 = 8;
 const KIND_BLOCK: u32 = 1;
 const KIND_CHARACTER: u32 = 2;
 
-/// One instruction, `struct bpf_insn` as a little-endian number.
+/// `struct bpf_insn` as a little-endian number.
 fn instruction(code: u8, target: u8, source: u8, offset: i16, value: u32) -> u64 {
     u64::from(code) | u64::from(target | source << 4) << 8 | u64::from(offset as u16) << 16 | u64::from(value) << 32
 }
 
-/// Builds the program for `rules`, in the machine's byte order.
+/// In the machine's byte order.
 pub(super) fn build(rules: &[Rule]) -> Vec<u64> {
     let mut program = vec![
         instruction(LOAD_WORD, KIND, CONTEXT, ACCESS_TYPE_AT, 0),
@@ -50,7 +49,7 @@ pub(super) fn build(rules: &[Rule]) -> Vec<u64> {
     ];
     for rule in rules.iter().rev() {
         if rule.kind == DeviceKind::All {
-            // Stop here: the kernel refuses a program with unreachable instructions.
+            // The kernel refuses a program with unreachable instructions.
             program.extend(verdict(rule.allow));
             return in_machine_order(program);
         }
@@ -64,7 +63,6 @@ fn verdict(allow: bool) -> [u64; 2] {
     [instruction(MOVE, RESULT, 0, 0, u32::from(allow)), instruction(EXIT, 0, 0, 0, 0)]
 }
 
-/// One rule. A condition that does not match jumps past the rule's end.
 fn block(rule: &Rule) -> Vec<u64> {
     let mut conditions = vec![match rule.kind {
         DeviceKind::Block => (KIND, KIND_BLOCK),
@@ -91,7 +89,7 @@ fn block(rule: &Rule) -> Vec<u64> {
     jumps.chain(body).collect()
 }
 
-/// [`instruction`] packs little-endian. A big-endian machine needs the fields and the register halves swapped.
+/// A big-endian machine needs the fields and the register halves swapped.
 fn in_machine_order(program: Vec<u64>) -> Vec<u64> {
     if cfg!(target_endian = "little") {
         return program;
@@ -110,7 +108,7 @@ mod tests {
     use crate::spec::devices::tests::parse;
     use crate::spec::devices::{MKNOD, READ, WRITE};
 
-    /// Runs a program as the kernel does, for the instructions that `build` emits.
+    /// Runs a program as the kernel does.
     fn run(program: &[u64], kind: u32, major: u32, minor: u32, access: u8) -> bool {
         let mut registers = [0u64; 11];
         let mut at = 0;
@@ -154,7 +152,7 @@ mod tests {
         }
     }
 
-    /// The meaning of the rules: for each kind of access the last rule that matches decides.
+    /// For each kind of access the last rule that matches decides.
     fn expected(rules: &[Rule], kind: DeviceKind, major: u32, minor: u32, access: u8) -> bool {
         [READ, WRITE, MKNOD].into_iter().filter(|bit| access & bit != 0).all(|bit| {
             let matches = |rule: &&Rule| {

@@ -1,4 +1,4 @@
-//! Attacks by a hostile path or container. Each is shown to succeed without its guard.
+//! Each attack by a hostile path or container succeeds without its guard.
 
 use super::support::{self, Child, TestGroups, needs_root};
 use crate::cgroup::*;
@@ -16,7 +16,7 @@ fn path_with_dots_makes_no_group_elsewhere() {
     let made = CgroupPath::parse(&path)
         .and_then(|path| Cgroup::create(test.hierarchy(), &path, Purpose::Container, &Resources::default()));
     if let Ok(made) = &made {
-        // In a hierarchy in which this process is not in the root group, the path begins with a group of the attack.
+        // If this process is not in a hierarchy's root group, the path begins with a group of the attack.
         let name = format!("{}{}", path::PREFIX, test.id());
         let begun: Vec<_> = made.record().paths().map(|(_, path)| path.with_file_name(&name)).collect();
         made.remove().map_err(crate::error::Error::from).unwrap();
@@ -30,7 +30,7 @@ fn exec_joins_no_sibling_group() {
     let Some(test) = TestGroups::new("beside") else { return };
     let group = test.create(Purpose::Container, &Resources::default());
     let name = group.main().unwrap().directory.path().file_name().unwrap().to_str().unwrap().to_owned();
-    // A sibling whose name begins with the container's: a comparison of strings would accept it.
+    // A comparison of strings would accept this sibling.
     let siblings: Vec<_> = group.record().paths().map(|(_, path)| path.with_file_name(format!("{name}-2"))).collect();
     siblings.iter().for_each(|sibling| support::make_group(sibling));
     let below = group.below(&[&format!("/../{name}-2")]);
@@ -45,7 +45,6 @@ fn exec_joins_no_sibling_group() {
     assert_eq!(joined, None, "a process joined the group of another container");
 }
 
-/// Guard, and the test of the attack that it stops.
 #[cfg(feature = "weakened")]
 const ATTACKS: &[(&str, &str)] = &[
     ("cgroup-path", "attacks::path_with_dots_makes_no_group_elsewhere"),

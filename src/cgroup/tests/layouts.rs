@@ -18,7 +18,7 @@ fn parallel_tasks_do_not_disturb_each_other() {
             scope.spawn(move || {
                 for round in 0..20 {
                     let Some(test) = TestGroups::new(&format!("many-{thread}-{round}")) else { return };
-                    // Groups of other threads come and go while this looks for a sample group.
+                    // Groups of other threads come and go meanwhile.
                     assert_eq!(test.hierarchy().refusals(Purpose::Task, limits).unwrap(), Vec::new());
                     let group = test.create(Purpose::Task, limits);
                     assert_eq!(group.processes().unwrap(), Vec::<i32>::new());
@@ -36,7 +36,6 @@ fn only_limits_without_a_controller_are_refused() {
     let hierarchy = test.hierarchy();
     let limits = memory(megabytes(64));
     assert_eq!(hierarchy.refusals(Purpose::Task, &limits).unwrap(), Vec::new());
-    // As if neither were mounted.
     let mut test = test;
     test.without_v1(Controller::Memory);
     test.without_v2();
@@ -79,7 +78,7 @@ fn ordinary_user_passes_the_same_tests_in_delegated_groups() {
     if !support::is_first_run() || !needs_root("to give groups to a user") {
         return;
     }
-    // On a hybrid host the v2 tree may be delegated too, or not: then v1 does all of it.
+    // The v2 tree of a hybrid host may be delegated too, or not.
     let is_hybrid = Hierarchy::probe().unwrap().layout() == Layout::Hybrid;
     for with_v2 in if is_hybrid { &[true, false][..] } else { &[true] } {
         let Some(test) = TestGroups::new("user") else { return };

@@ -1,4 +1,4 @@
-//! The numbers of docs/decisions/0003: system calls and time of one container's groups.
+//! The numbers of docs/decisions/0003.
 //!
 //! `strace -f -c` on this test with `BRIG_ROUNDS=1` and with `BRIG_ROUNDS=101` gives the calls of one round.
 
@@ -7,7 +7,6 @@ use crate::cgroup::{Hierarchy, Purpose};
 use crate::spec::resources::Resources;
 use std::time::{Duration, Instant};
 
-/// A step of a round and its least time.
 struct Step(&'static str, Duration);
 
 fn measure<T>(steps: &mut Vec<Step>, name: &'static str, work: impl FnOnce() -> T) -> T {

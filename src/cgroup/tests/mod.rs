@@ -1,4 +1,4 @@
-//! Real groups on this machine. Each test makes its own below the groups of this process, and removes them.
+//! Real groups below those of this process.
 
 mod attacks;
 mod layouts;
@@ -29,7 +29,6 @@ fn memory_hog_is_killed_and_counted() {
     let group = test.create(Purpose::Task, &memory(megabytes(32)));
     let notifier = group.oom_notifier().unwrap().unwrap();
     assert!(!support::has_event(&notifier, Duration::ZERO), "the notifier announces before an event");
-    // One process, so that exactly one kill can happen.
     let mut hog = Child::spawn(&group, "exec tail /dev/zero");
     assert_eq!(hog.wait(), "signal 9");
     assert!(support::has_event(&notifier, Duration::from_secs(5)), "the notifier announces nothing");
@@ -51,7 +50,6 @@ fn pids_limit_refuses_forks_and_counts_them() {
     let limits = Resources { pids: Pids { limit: Some(3) }, ..Resources::default() };
     let group = test.create(Purpose::Task, &limits);
     assert_eq!(group.evidence().unwrap().pids_max_hits, 0);
-    // The shell and two sleepers fit; the third sleeper does not.
     let mut shell = Child::spawn(&group, "sleep 60 & sleep 60 & sleep 60 & wait");
     assert_ne!(shell.wait(), "exit 0");
     assert!(group.evidence().unwrap().pids_max_hits >= 1);
@@ -119,7 +117,7 @@ fn frozen_container_uses_no_time_until_thawed() {
     assert!(!group.is_frozen().unwrap());
     group.freeze().unwrap();
     assert!(group.is_frozen().unwrap());
-    // The kernel counts the last slice a moment after the process leaves the processor.
+    // The kernel counts the last slice a moment later.
     std::thread::sleep(Duration::from_millis(100));
     let before = group.usage().unwrap().cpu_total_ns;
     std::thread::sleep(Duration::from_millis(100));
@@ -198,7 +196,7 @@ fn failed_update_restores_old_values() {
     assert!(group.update(&wrong).is_err());
     assert_eq!(read(Controller::Pids, "pids.max").trim(), "9");
     assert_eq!(read(Controller::Memory, support::memory_file(&group)).trim(), "67108864");
-    // Both at once, upwards and downwards: on v1 one of the two orders is refused at first.
+    // On v1 one of the two orders, upwards or downwards, is refused at first.
     for size in [megabytes(512), megabytes(16)] {
         group.update(&memory(size)).unwrap();
         assert_eq!(read(Controller::Memory, support::memory_file(&group)).trim(), size.to_string());
@@ -244,7 +242,6 @@ fn process_enters_by_its_join_files() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    // On v2 it is born inside.
     assert_eq!(group.clone_into().is_some(), group.v2().is_some());
 }
 
@@ -295,7 +292,7 @@ fn statistics_are_complete() {
     let mut child = Child::spawn(&group, "x=$(head -c 4000000 /dev/zero | tr '\\0' x); while :; do :; done");
     support::until("it runs", || {
         let stats = group.stats();
-        // Before its pipeline the shell is alone too, but has no four megabytes.
+        // Before its pipeline the shell is alone too.
         stats.memory.usage.usage > 4_000_000 && stats.cpu.usage.user > 0 && stats.pids.current == 1
     });
     let stats = group.stats();

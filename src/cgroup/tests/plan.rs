@@ -17,7 +17,7 @@ fn show(writes: &[Write]) -> String {
     writes.iter().map(|write| format!("{}={}", write.file, write.value)).collect::<Vec<_>>().join(", ")
 }
 
-/// `json` is `linux.resources`; what must be written to both layouts, or the words of the refusal.
+/// `json` is `linux.resources`; `v1` and `v2` are the expected writes or the refusal.
 fn check(json: &str, v1: &str, v2: &str) {
     let limits: Resources = serde_json::from_str(json).unwrap();
     let text = |result: Result<Vec<Write>>| match result {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use crate::sys::skip;
 
-/// Whether the test runs as root; reports a skip if not.
+/// Reports a skip if not.
 pub(super) fn needs_root(what: &str) -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -22,17 +22,16 @@ pub(super) fn needs_root(what: &str) -> bool {
     is_root
 }
 
-/// Set in a second run of the tests, as `user` or without a v2 tree.
+/// Set in a second run of the tests: `user` or `legacy` (without a v2 tree).
 const AGAIN: &str = "BRIG_TEST_CGROUP_AGAIN";
 
-/// Whether this is the first run of the tests, not one of [`run_again`].
 pub(super) fn is_first_run() -> bool {
     std::env::var_os(AGAIN).is_none()
 }
 
-/// Runs these tests in another process: as an ordinary user in `group`, or as the same user.
+/// As an ordinary user in `group`, or as the same user.
 pub(super) fn run_again(group: Option<&Cgroup>, how: &str) -> (String, String) {
-    // A copy: the user may not be able to read the build directory.
+    // The user may not be able to read the build directory.
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let program = directory.path().join("tests");
@@ -61,7 +60,7 @@ pub(super) struct TestGroups {
     id: String,
 }
 
-/// Makes a group in one hierarchy. A new v1 group has no processors, so no process could join.
+/// A new v1 group has no processors, so no process could join.
 pub(super) fn make_group(path: &std::path::Path) {
     std::fs::create_dir(path).unwrap();
     for file in ["cpuset.cpus", "cpuset.mems"].iter().filter(|_| path.join("tasks").exists()) {
@@ -94,12 +93,10 @@ impl TestGroups {
         &self.hierarchy
     }
 
-    /// As if `controller` were not mounted as v1.
     pub(super) fn without_v1(&mut self, controller: Controller) {
         self.hierarchy.v1.retain(|tree| !tree.controllers.has(controller));
     }
 
-    /// As if there were no v2 tree.
     pub(super) fn without_v2(&mut self) {
         self.hierarchy.v2 = None;
     }
@@ -138,12 +135,12 @@ impl Drop for TestGroups {
     }
 }
 
-/// A shell in the group; killed and reaped when dropped.
+/// Killed and reaped when dropped.
 pub(super) struct Child(std::process::Child);
 
 impl Child {
     pub(super) fn spawn(group: &Cgroup, script: &str) -> Child {
-        // The shell waits for a line, which it gets when it is in all groups.
+        // The shell waits until it is in all groups.
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(format!("read go; {script}"));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
@@ -177,7 +174,7 @@ pub(super) fn has_event(notifier: &OomNotifier, limit: Duration) -> bool {
     poll(&mut [notifier.wait()], Some(&freeze::timespec(limit))).unwrap() == 1
 }
 
-/// Waits for something without a notification, at most a minute: an emulated machine is slow.
+/// At most a minute: an emulated machine is slow.
 pub(super) fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !happened() {
@@ -190,7 +187,7 @@ pub(super) fn memory_file(group: &Cgroup) -> &'static str {
     if group.group(Controller::Memory).unwrap().is_v2 { "memory.max" } else { "memory.limit_in_bytes" }
 }
 
-/// Groups below a parent that the test made. The drop kills and removes them with the parent.
+/// Groups below a parent that the test made, removed with it.
 pub(super) struct Removing(pub(super) Record);
 
 impl Drop for Removing {
