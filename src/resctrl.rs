@@ -1,8 +1,6 @@
-//! Limits of cache and memory bandwidth, by the resctrl file system (Documentation/filesystems/resctrl.rst; runtime-spec,
-//! "IntelRdt").
+//! Limits of cache and memory bandwidth by resctrl (Documentation/filesystems/resctrl.rst; runtime-spec, "IntelRdt").
 //!
-//! In: `linux.intelRdt` and the container's id. Out: a [`Group`], which the container's first process joins. The container's
-//! removal removes a group that was made for it. Never: removing a group that existed before.
+//! The container's first process joins a [`Group`]. Never: removing a group that existed before.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::config::linux::IntelRdt;
@@ -10,17 +8,15 @@ use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// A container's class of service and its monitoring group.
+/// A class of service and its monitoring group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Group {
     path: PathBuf,
-    /// Whether brig made it.
     made: bool,
-    /// The monitoring group that brig made in it.
+    /// Made by brig in `path`.
     monitor: Option<PathBuf>,
 }
 
-/// Makes or finds the group of a container.
 pub(crate) fn create(config: &IntelRdt, id: &str) -> Result<Group> {
     create_below(&mount_point()?, config, id)
 }
@@ -72,14 +68,13 @@ fn invalid(name: &str) -> Error {
         .doing("use `linux.intelRdt.closID`")
 }
 
-/// The lines for `schemata`: first those of the two older fields, as the specification requires.
+/// First the lines of the two older fields, as the specification requires.
 fn schemata_lines(config: &IntelRdt) -> Vec<String> {
     let old = [&config.l3_cache_schema, &config.mem_bw_schema].into_iter().flat_map(|text| text.split('\n'));
     old.chain(config.schemata.iter().map(String::as_str)).filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
 impl Group {
-    /// Moves a process into the group.
     pub(crate) fn join(&self, pid: i32) -> Result<()> {
         for place in [Some(&self.path), self.monitor.as_ref()].into_iter().flatten() {
             std::fs::write(place.join("tasks"), pid.to_string())
@@ -88,7 +83,7 @@ impl Group {
         Ok(())
     }
 
-    /// Writes lines to `schemata`, one write each. A refused line is an error.
+    /// One write for each line. A refused line is an error.
     pub(crate) fn write(&self, lines: &[String]) -> Result<()> {
         for line in lines {
             std::fs::write(self.path.join("schemata"), format!("{line}\n"))
@@ -97,7 +92,7 @@ impl Group {
         Ok(())
     }
 
-    /// Removes the groups that were made for the container.
+    /// Keeps groups that brig did not make.
     pub(crate) fn remove(&self) -> Result<()> {
         let made = self.made.then_some(&self.path);
         for place in [self.monitor.as_ref(), made].into_iter().flatten() {
@@ -114,7 +109,7 @@ impl Group {
     }
 }
 
-/// Finds the mount point of resctrl. brig does not mount it: its options affect the whole machine.
+/// brig does not mount resctrl: its options affect the whole machine.
 fn mount_point() -> Result<PathBuf> {
     let step = || "find the resctrl file system";
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").failing(Kind::LimitUnenforceable, step)?;
@@ -154,7 +149,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(top.path().join("box/schemata")).unwrap(), "MB:0=50\n");
         group.join(77).unwrap();
         assert_eq!(std::fs::read_to_string(top.path().join("box/tasks")).unwrap(), "77");
-        // A real group is a directory whose files go with it.
+        // The kernel removes the files with the directory.
         for file in ["schemata", "tasks"] {
             std::fs::remove_file(top.path().join("box").join(file)).unwrap();
         }
