@@ -1,4 +1,4 @@
-//! The check of a sandbox's options as a whole.
+//! The check of the options as a whole.
 
 use super::mount::MountMode;
 use super::options::{Backend, Options, Workspace};
@@ -10,7 +10,7 @@ use rustix::fs::{Access, AtFlags, CWD, FileType};
 use std::path::Path;
 
 impl Options {
-    /// Checks all options before anything is made. The error names the first wrong one.
+    /// Makes nothing. The error names the first wrong option.
     pub(crate) fn check(&self) -> Result<()> {
         match self.command.first() {
             None => {
@@ -94,7 +94,6 @@ fn descriptors(asked: u64) -> Result<()> {
     }
 }
 
-/// Checks that a path is a readable directory.
 fn directory(path: &Path, kind: Kind, what: &str) -> Result<()> {
     let step = || format!("open `{}`", path.display());
     let status = rustix::fs::stat(path).failing(kind, step).map_err(|error| error.hint("name a folder that exists"))?;

@@ -1,9 +1,8 @@
 //! Checkpoints: copies of the disk of a running sandbox, for new sandboxes to go on from.
 //!
-//! The supervisor freezes every process, writes out the file system, copies the blocks of its image that are in use, and
-//! thaws. Files in memory are packed instead, as at the end of a kept task. The file system itself is not frozen
-//! (FIFREEZE): a supervisor that is killed would leave it frozen. The copy gets its name last, so that a crash leaves no
-//! checkpoint or a whole one.
+//! The supervisor freezes every process while it copies the used blocks of the image. Files in memory are packed, as at
+//! the end of a kept task. FIFREEZE is not used: a killed supervisor would leave the file system frozen. The copy gets
+//! its name last, so that a crash leaves no checkpoint or a whole one.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;
@@ -11,21 +10,18 @@ use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The directory of a sandbox's checkpoints, beside its disk.
 pub(crate) const CHECKPOINTS: &str = "checkpoints";
-/// The ending of their files.
 const ENDING: &str = ".img";
-/// The most checkpoints of one sandbox.
 pub(crate) const MOST: usize = 16;
-/// All checkpoints of a sandbox may take so many times its disk limit.
+/// All checkpoints may take so many times the disk limit.
 pub(crate) const TIMES: u64 = 2;
-/// Bytes that a checkpoint leaves free on the host's disk.
+/// Bytes that stay free on the host's disk.
 const LEFT_FREE: u64 = 256 << 20;
 
-/// A copy of the files of a sandbox at one moment: workspace, home, and changes of the root.
+/// The files of a sandbox at one moment: workspace, home, and changes of the root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// Its name, unique in its task.
+    /// The name, unique in its task.
     pub name: String,
     /// When it was made, RFC 3339.
     pub created: String,
@@ -33,7 +29,7 @@ pub struct Checkpoint {
     pub bytes: u64,
 }
 
-/// The file of a checkpoint beside the disk in `directory`. Refuses a name that could be a path.
+/// Refuses a name that could be a path.
 pub(crate) fn checkpoint_path(directory: &Path, name: &str) -> Result<PathBuf> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let starts_well = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -44,7 +40,7 @@ pub(crate) fn checkpoint_path(directory: &Path, name: &str) -> Result<PathBuf> {
     Ok(directory.join(CHECKPOINTS).join(format!("{name}{ENDING}")))
 }
 
-/// The checkpoints beside the disk in `directory`, oldest first.
+/// Returns the oldest first.
 pub(crate) fn checkpoints(directory: &Path) -> Result<Vec<Checkpoint>> {
     let path = directory.join(CHECKPOINTS);
     let failed = |cause| files::failed(cause, format!("list `{}`", path.display()));
@@ -70,8 +66,8 @@ pub(crate) fn checkpoints(directory: &Path) -> Result<Vec<Checkpoint>> {
     Ok(found.into_iter().map(row).collect())
 }
 
-/// The path and the name of a new checkpoint in the task's `directory`: the wished name, or the first free number. Refuses
-/// a checkpoint of `new` bytes beyond the bounds of the task, or without room on the host's disk.
+/// Returns the path, and the wished name or the first free number. Refuses `new` bytes beyond the bounds of the task,
+/// or without room on the host's disk.
 pub(super) fn new_checkpoint(
     directory: &Path,
     name: Option<String>,

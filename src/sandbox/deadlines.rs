@@ -11,7 +11,6 @@ use crate::error::{Error, Kind, Result};
 use std::time::{Duration, Instant};
 
 impl Watch<'_> {
-    /// The time until something is due.
     pub(super) fn next_deadline(&self, state: &State) -> Duration {
         let now = Instant::now();
         let next = match state.over {
@@ -35,7 +34,6 @@ impl Watch<'_> {
         next.saturating_duration_since(now)
     }
 
-    /// Does what is due.
     pub(super) fn check_deadlines(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         let now = Instant::now();
         if state.over.is_some() {
@@ -98,13 +96,11 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Serves a health check that is ready.
     pub(super) fn serve_health(&mut self, slot: monitor::Slot, seen: &mut Findings) -> Result<()> {
         let health = self.health.as_mut().and_then(|monitor| monitor.serve(slot, &mut seen.refusals));
         health.map_or(Ok(()), |health| self.sink.notice(Notice::Health(health)))
     }
 
-    /// Begins health checks that are due, and ends a sandbox that does not become healthy.
     fn check_health(&mut self, now: Instant, state: &mut State, seen: &mut Findings) -> Result<()> {
         let Some(monitor) = self.health.as_mut().filter(|_| state.is_ready && state.paused.is_none()) else {
             return Ok(());
@@ -121,7 +117,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// The service manager ends a sandbox without a sign of life. Returns the reason of the end.
+    /// The service manager ends a sandbox without a sign of life.
     pub(super) fn watchdog(&mut self, seen: &mut Findings) -> Stopped {
         let Some(monitor) = &self.health else { return self.wish() };
         let words = format!("the health check has not passed for too long: {}", monitor.words());

@@ -5,7 +5,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, major, minor, statx};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// A block device's numbers.
+/// Major and minor number.
 pub(crate) type Device = (u32, u32);
 
 /// The whole disks under these paths. A file system in memory has none. An unknown disk is an error: its limit would
@@ -28,8 +28,7 @@ fn disk(path: &Path) -> Result<Option<Device>> {
     if device.0 != 0 {
         return whole(device).failing(Kind::LimitUnenforceable, step).map(Some);
     }
-    // A device without a disk: memory, an overlay, or a file system such as btrfs with its own numbers; its source
-    // identifies it.
+    // Memory, an overlay, or a file system such as btrfs with its own numbers; its source identifies it.
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").failing(Kind::LimitUnenforceable, step)?;
     match source(&mounts, status.stx_mnt_id) {
         Some(Source::Memory) => Ok(None),
@@ -43,7 +42,7 @@ fn disk(path: &Path) -> Result<Option<Device>> {
     }
 }
 
-/// The disk of a partition; other devices are whole. The kernel throttles whole disks only.
+/// The disk of a partition: the kernel throttles whole disks only.
 fn whole((major, minor): Device) -> std::io::Result<Device> {
     let directory = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"))?;
     if !directory.join("partition").exists() {
@@ -61,7 +60,7 @@ enum Source {
     Device(PathBuf),
 }
 
-/// The source of the mount with this id (proc_pid_mountinfo(5)).
+/// Reads proc_pid_mountinfo(5).
 fn source(mounts: &str, id: u64) -> Option<Source> {
     let line = mounts.lines().find(|line| line.split(' ').next() == Some(&id.to_string()))?;
     let mut words = line.split_once(" - ")?.1.split(' ');

@@ -1,4 +1,4 @@
-//! The end of a sandbox that waits for the processes that entered it: new ones are refused, running ones may end.
+//! The drain of a sandbox: new processes are refused, and running ones may end.
 
 use super::control::Control;
 use super::outcome::Stopped;
@@ -7,12 +7,11 @@ use crate::error::{Error, Kind, Result};
 use std::time::{Duration, Instant};
 
 impl Watch<'_> {
-    /// The reason of an end that a user asks for.
     pub(super) fn wish(&self) -> Stopped {
         if self.holds { Stopped::Wished } else { Stopped::Cancelled }
     }
 
-    /// Ends the sandbox as a user asks for: at once, or when what entered it has ended, after `limit` at the latest.
+    /// Ends the sandbox at once, or when what entered it has ended, after `limit` at the latest.
     pub(super) fn stop(
         &mut self,
         grace: Option<Duration>,
@@ -37,7 +36,6 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Ends a drain that is over, and notes what has not ended.
     pub(super) fn check_drain(&mut self, now: Instant, state: &mut State, seen: &mut Findings) -> Result<()> {
         let Some((until, grace)) = state.drain else { return Ok(()) };
         let running = self.control.as_deref().map(Control::running).unwrap_or_default();
@@ -49,7 +47,6 @@ impl Watch<'_> {
     }
 }
 
-/// Refuses a new process during a drain.
 pub(super) fn check_open(state: &State) -> Result<()> {
     match state.drain {
         Some(_) => Err(Error::new(Kind::State, "the task is being drained and takes no new process")

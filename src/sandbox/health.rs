@@ -3,19 +3,19 @@
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Letters of its first line that an error shows.
+/// Letters of a check's first line in an error.
 const SHOWN: usize = 200;
 
 /// The health check that a caller asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// The command, for `sh -c`; `None` for no check.
+    /// For `sh -c`; `None` for no check.
     pub command: Option<String>,
     /// The time between two checks.
     pub interval: Duration,
-    /// How long one check may take.
+    /// The time of one check.
     pub timeout: Duration,
-    /// How long it may take until the first check passes.
+    /// The time until the first check passes.
     pub start: Duration,
 }
 
@@ -54,7 +54,7 @@ impl HealthState {
 pub struct Health {
     /// The state.
     pub state: HealthState,
-    /// The exit status of the check; `None` before the first one, and for one that did not end by itself.
+    /// The exit status; `None` before the first check, and for one that did not end by itself.
     pub exit_status: Option<u8>,
     /// Why the check did not end by itself, or could not start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,7 +64,6 @@ pub struct Health {
 }
 
 impl Health {
-    /// The check as a reason.
     pub(super) fn words(&self) -> String {
         let end = match (&self.reason, self.exit_status) {
             (Some(reason), _) => reason.clone(),

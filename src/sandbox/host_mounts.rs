@@ -1,8 +1,8 @@
 //! Files and folders of the host at places in a sandbox: `--mount` and `--ro`.
 //!
-//! A folder with `ro` or `cow` is an overlay, as a workspace is. Through a bind mount the command could reach the
-//! host's sockets and FIFOs. A file is a bind mount, with `cow` of a copy on the sandbox's disk. `rw` is a bind mount that writes to the host. The command of such
-//! a sandbox may not set set-user-ID bits ([`Confinement::Sharing`](crate::spec::Confinement::Sharing)).
+//! A folder with `ro` or `cow` is an overlay: through a bind mount the command could reach the host's sockets and
+//! FIFOs. A file is a bind mount, with `cow` of a copy on the sandbox's disk. `rw` is a bind mount that writes to the
+//! host: the command may not set set-user-ID bits ([`Confinement::Sharing`](crate::spec::Confinement::Sharing)).
 
 use super::image::ImageRoot;
 use super::location::{SECRETS, WORKSPACE};
@@ -16,23 +16,20 @@ use crate::spec::landlock::{Access, Rule};
 use crate::spec::root::{Attributes, MOUNTS, Owner, Shown, Source, Step};
 use std::path::{Component, Path};
 
-/// The longest place inside; init makes a folder for each component.
+/// Bytes; init makes a folder for each component.
 const LONGEST: usize = 1024;
-/// Places with the kernel's file systems and with secrets: nothing is mounted there or below.
+/// The kernel's file systems and secrets: nothing is mounted there or below.
 const CLOSED: [&str; 4] = ["/proc", "/sys", "/dev", SECRETS];
-/// Folders of every sandbox that no mount may cover. Below them it may be.
+/// No mount may cover these folders. Below them it may be.
 const OWN: [&str; 9] = ["/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/run", "/tmp", "/var/tmp"];
 
-/// What the host has at a mount's source.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SourceFacts {
-    /// User id and group id of its owner.
     pub owner: (u32, u32),
-    /// Whether it is a folder.
     pub is_folder: bool,
 }
 
-/// Checks the places inside, the backend and the number of mounts. Makes nothing and looks at no source.
+/// Looks at no source.
 pub(super) fn check(options: &Options) -> Result<()> {
     let mounts = &options.mounts;
     if mounts.len() > MOUNTS.len() {
@@ -59,7 +56,7 @@ pub(super) fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The reason why no volume can be mounted at `target`, if any: the sandbox's own places, and the mounts.
+/// Why no volume can be mounted at `target`: the sandbox's own places, and the mounts.
 pub(super) fn refusal(target: &Path, options: &Options) -> Option<String> {
     refusal_beside(target, options, &options.mounts)
 }
@@ -84,7 +81,6 @@ pub(super) fn overlaps(one: &Path, other: &Path) -> bool {
     one.starts_with(other) || other.starts_with(one)
 }
 
-/// The reason why nothing can be mounted at `target`, if any.
 fn misplaced(target: &Path, options: &Options) -> Option<String> {
     let text = target.to_str().filter(|text| text.len() <= LONGEST && !text.contains(char::is_control));
     let mut parts = target.components();
@@ -105,8 +101,7 @@ fn misplaced(target: &Path, options: &Options) -> Option<String> {
         .map(|at| format!("it overlaps the workspace at `{}`", at.display()))
 }
 
-/// The place besides the workspace at which a sandbox shows files of `folder`, a path without links; `None` if it
-/// shows them nowhere else.
+/// Where a sandbox shows files of `folder`, a path without links, besides the workspace.
 pub(crate) fn also_shows(options: &Options, folder: &Path) -> Option<String> {
     let real = |path: &Path| std::fs::canonicalize(options.pinned.path(path)).unwrap_or_else(|_| path.to_owned());
     let mount = options.mounts.iter().find(|mount| overlaps(&real(&mount.source), folder));
@@ -123,7 +118,6 @@ pub(crate) fn also_shows(options: &Options, folder: &Path) -> Option<String> {
     }
 }
 
-/// The steps that show the mounts, in their order.
 pub(super) fn steps(options: &Options, facts: &[SourceFacts]) -> Vec<Step> {
     let mut steps = Vec::new();
     for ((mount, facts), changes) in options.mounts.iter().zip(facts).zip(MOUNTS) {
@@ -155,7 +149,7 @@ pub(super) fn steps(options: &Options, facts: &[SourceFacts]) -> Vec<Step> {
     steps
 }
 
-/// The folders that lead to a mount in the command's home or in `/tmp`: they belong to the command.
+/// Such folders in the command's home and in `/tmp` belong to the command.
 pub(super) fn folders_above(at: &Path, options: &Options) -> impl Iterator<Item = Step> {
     let home = options.image.as_ref().map_or(Path::new(HOME), ImageRoot::home);
     let writable = [home, Path::new("/tmp")].into_iter().find(|folder| at.starts_with(folder));
@@ -164,7 +158,6 @@ pub(super) fn folders_above(at: &Path, options: &Options) -> impl Iterator<Item 
     above.into_iter().rev().map(|at| Step::Directory { at, mode: 0o755, owner: Owner::User })
 }
 
-/// The rules for mounts that the command may write.
 pub(super) fn landlock(options: &Options) -> impl Iterator<Item = Rule> {
     let writable = options.mounts.iter().filter(|mount| mount.mode != MountMode::ReadOnly);
     writable.map(|mount| Rule { path: mount.target.clone(), access: Access::Write })

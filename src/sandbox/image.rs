@@ -8,23 +8,23 @@ use crate::spec::root::{Attributes, Layers, Owner, Root, Shown, Source, Step};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Folders of a root that an image cannot set: the kernel's own are mounted there.
+/// An image cannot set them: the kernel's own are mounted there.
 const KERNELS: [&str; 3] = ["proc", "sys", "dev"];
 
 /// The layers of an image, and its configuration as far as it is in force.
 #[derive(Clone, Debug)]
 pub struct ImageRoot {
-    /// The host's directory of the layers. The caller keeps it while the sandbox runs.
+    /// The directory of the layers on the host. The caller keeps it while the sandbox runs.
     pub directory: PathBuf,
     /// The access to the files.
     pub files: Files,
-    /// The layers in it, topmost first.
+    /// The layers, topmost first.
     pub layers: Vec<String>,
-    /// The mode of the root.
+    /// The root's mode.
     pub mode: u32,
-    /// The names of the real directories in the root.
+    /// Names of the real directories in the root.
     pub folders: Vec<String>,
-    /// The names of all others in the root.
+    /// Names of all others in the root.
     pub others: Vec<String>,
     /// User id.
     pub uid: u32,
@@ -36,7 +36,7 @@ pub struct ImageRoot {
     pub home: Option<PathBuf>,
     /// The start folder without a workspace.
     pub working_directory: Option<PathBuf>,
-    /// Whether it is the start folder also with a workspace.
+    /// Whether that holds also with a workspace.
     pub always_starts_there: bool,
     /// The image's variables.
     pub environment: Vec<(OsString, OsString)>,
@@ -51,9 +51,9 @@ pub struct ImageRoot {
 pub enum Files {
     /// The layers are mounted.
     Mounted,
-    /// A copy of the layers for this sandbox alone, where they cannot be mounted with its ids.
+    /// A copy of the layers for this sandbox alone: they cannot be mounted with its ids.
     Copied(PathBuf),
-    /// A copy in memory, where an ordinary user cannot mount them: made at the start, counted by the memory limit.
+    /// A copy in memory, made at the start and counted by the memory limit: an ordinary user cannot mount layers.
     Gathered,
 }
 
@@ -72,12 +72,11 @@ impl ImageRoot {
         }
     }
 
-    /// The user's home inside.
     pub(super) fn home(&self) -> &Path {
         self.home.as_deref().unwrap_or(Path::new(HOME))
     }
 
-    /// The start folder. The image's applies only without a workspace.
+    /// The image's applies only without a workspace, unless `always_starts_there`.
     pub(super) fn start(&self, has_workspace: bool, at: &Path) -> PathBuf {
         match &self.working_directory {
             Some(directory) if !has_workspace || self.always_starts_there => directory.clone(),
@@ -85,8 +84,8 @@ impl ImageRoot {
         }
     }
 
-    /// The sandbox's own folders in the image's root. Everything is copy-on-write on the capped disk, so a volume only
-    /// has to exist: it begins with the image's content, and ends with the sandbox.
+    /// Everything is copy-on-write on the capped disk, so a volume only has to exist. It begins with the image's
+    /// content, and ends with the sandbox.
     pub(super) fn steps(&self, hostname: &str) -> Vec<Step> {
         let file = |at: &str, content: String| Step::File { at: at.into(), content: content.into(), mode: 0o644 };
         let mut steps = vec![
@@ -115,7 +114,6 @@ impl ImageRoot {
         steps
     }
 
-    /// Refuses ids outside of a sandbox's range.
     pub(super) fn check(&self) -> Result<()> {
         let largest = self.groups.iter().chain([&self.uid, &self.gid]).max().copied().unwrap_or(0);
         if container::privileged() && largest >= container::IDS {
@@ -135,7 +133,7 @@ impl ImageRoot {
         Ok(())
     }
 
-    /// The writable places: below each real directory of the root. A link there could lead to the kernel's folders.
+    /// Permits writes below each real directory of the root. A link there could lead to the kernel's folders.
     pub(super) fn landlock(&self) -> Vec<Rule> {
         let made = self.volumes.iter().chain(&self.working_directory).filter_map(|path| top(path));
         let mut names: Vec<&str> = self.folders.iter().map(String::as_str).chain(made).collect();
@@ -149,7 +147,6 @@ impl ImageRoot {
     }
 }
 
-/// The first component of an absolute path.
 fn top(path: &Path) -> Option<&str> {
     path.strip_prefix("/").ok()?.iter().next()?.to_str()
 }

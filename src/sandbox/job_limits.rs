@@ -1,4 +1,4 @@
-//! The limits of one job, each at most that of its sandbox. Those of the sandbox hold for its jobs too.
+//! The limits of one job: each is at most that of its sandbox, which holds too.
 
 use super::limits::{LimitName, Limits};
 use crate::error::{Error, Kind, Result};
@@ -6,7 +6,7 @@ use crate::spec::resources::{Memory, Pids, Resources};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Limits of a job. `None`: only that of its sandbox holds.
+/// `None`: only the limit of the sandbox holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobLimits {
     /// Bytes, without swap.
@@ -18,7 +18,7 @@ pub struct JobLimits {
 }
 
 impl JobLimits {
-    /// Parses one limit as `brig task run` does. Refuses a name that a job has no limit for.
+    /// Parses like `brig task run`. Refuses a name that a job has no limit for.
     pub fn set(&mut self, name: LimitName, text: &str) -> Result<()> {
         let mut limits = Limits::default();
         limits.set(name, text)?;
@@ -36,7 +36,7 @@ impl JobLimits {
         *self == JobLimits::default()
     }
 
-    /// Refuses a limit above that of the sandbox, or one that no process can live with.
+    /// Each limit is at most that of the sandbox, and one that a process can live with.
     pub(super) fn check(&self, of_task: &Limits) -> Result<()> {
         let mut own = of_task.clone();
         own.memory = self.memory.unwrap_or(own.memory);
@@ -57,7 +57,7 @@ impl JobLimits {
         Ok(())
     }
 
-    /// The limits that the kernel enforces; `None` if it enforces none.
+    /// What the kernel enforces; `None` without limits.
     pub(super) fn resources(&self) -> Option<Resources> {
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let memory = self.memory.map(signed);

@@ -1,12 +1,9 @@
 //! Programs with a built-in sandbox, and the option that switches it off.
 
-/// A program.
 pub(super) struct Known {
-    /// What it is called.
     pub program: &'static str,
-    /// The file names of its programs. For one over the kernel's 15 bytes, also the cut name.
+    /// File names. For one over the kernel's 15 bytes, also the cut name.
     names: &'static [&'static str],
-    /// The advice.
     pub hint: &'static str,
     /// Whether other programs use it for their sandboxes.
     pub is_helper: bool,
@@ -72,7 +69,6 @@ const TABLE: &[Known] = &[
     },
 ];
 
-/// The row for a process with these names.
 pub(super) fn find(names: &[String]) -> Option<&'static Known> {
     TABLE.iter().find(|known| names.iter().any(|name| known.names.contains(&name.as_str())))
 }

@@ -4,7 +4,7 @@ use crate::error::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Every limit. Command line, profile, receipt and errors use the same name.
+/// Every limit, by one name in command line, profile, receipt and errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitName {
@@ -37,7 +37,7 @@ pub enum LimitName {
 }
 
 impl LimitName {
-    /// All of them, in the order of display.
+    /// All limits, in the order of display.
     pub const ALL: [LimitName; 13] = [
         LimitName::Cpus,
         LimitName::CpuTime,
@@ -75,7 +75,7 @@ impl LimitName {
 }
 
 impl LimitName {
-    /// Its meaning, for the help.
+    /// The meaning, for the help.
     pub fn meaning(self) -> &'static str {
         match self {
             LimitName::Cpus => "Processors",
@@ -94,7 +94,7 @@ impl LimitName {
         }
     }
 
-    /// The form of its value, for the help.
+    /// The form of the value, for the help.
     pub const fn form(self) -> &'static str {
         match self {
             LimitName::Cpus | LimitName::Pids | LimitName::Inodes | LimitName::OpenFiles | LimitName::IoIops => "N",
@@ -104,7 +104,7 @@ impl LimitName {
     }
 }
 
-/// The limits of one sandbox. All hold from the start; [`Limits::default`] has the default values.
+/// The limits of one sandbox. All hold from the start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Processors.
@@ -159,7 +159,6 @@ impl Default for Limits {
     }
 }
 
-/// The word for a time without a limit.
 const NONE: &str = "none";
 /// The image is a file, and ext4, the file system of most hosts, limits files to 16 TiB.
 const MOST_DISK: u64 = 8 << 40;
@@ -167,21 +166,19 @@ const MOST_DISK: u64 = 8 << 40;
 const MOST_INODES: u64 = 1 << 30;
 
 impl Limits {
-    /// The value of a time without a limit: longer than a machine lives, and no overflow in the arithmetic of clocks.
+    /// A time without a limit: longer than a machine lives, and no overflow in the arithmetic of clocks.
     pub const NO_TIME_LIMIT: Duration = Duration::from_secs(1 << 32);
 
-    /// The default disk limit.
     pub(crate) const DISK: u64 = 10 << 30;
-    /// Uncounted kernel memory of a sandbox may be this part of its memory limit.
+    /// Uncounted kernel memory may be this part of the memory limit.
     pub(crate) const UNCOUNTED: u64 = 4;
 
-    /// The effective disk limit: the given one, or the default of the backing.
     pub(crate) fn disk_bytes(&self) -> u64 {
         let default = if crate::container::privileged() { Limits::DISK } else { self.memory / 2 };
         self.disk.unwrap_or(default)
     }
 
-    /// Sets one limit from its text on the command line or in a profile.
+    /// Sets one limit from the command line or a profile.
     pub fn set(&mut self, name: LimitName, text: &str) -> Result<()> {
         match name {
             LimitName::Cpus => self.cpus = cpus(text)?,
@@ -206,7 +203,6 @@ impl Limits {
         LimitName::ALL.iter().map(|&name| (name, self.value(name))).collect()
     }
 
-    /// The value of one limit as text.
     pub(crate) fn value(&self, name: LimitName) -> String {
         let optional = |value: Option<u64>| value.map_or_else(|| "not limited".to_owned(), |value| value.to_string());
         match name {
@@ -226,7 +222,7 @@ impl Limits {
         }
     }
 
-    /// One limit as a comparable number: seconds, bytes or a count. Without a limit it is infinite.
+    /// Returns seconds, bytes or a count; infinite without a limit.
     pub(crate) fn amount(&self, name: LimitName) -> f64 {
         let optional = |value: Option<u64>| value.map_or(f64::INFINITY, |value| value as f64);
         match name {
@@ -246,7 +242,6 @@ impl Limits {
         }
     }
 
-    /// Copies one limit from `other`.
     pub(crate) fn copy_from(&mut self, name: LimitName, other: &Limits) {
         match name {
             LimitName::Cpus => self.cpus = other.cpus,
@@ -305,12 +300,10 @@ fn at_most(name: LimitName, text: &str, value: u64, most: u64) -> Result<u64> {
     if value <= most { Ok(value) } else { Err(wrong(name, text, format!("the most is {}", size(most)), &size(most))) }
 }
 
-/// A time as text; `none` without a limit.
 fn time(limit: Duration) -> String {
     if limit == Limits::NO_TIME_LIMIT { NONE.to_owned() } else { humantime::format_duration(limit).to_string() }
 }
 
-/// A time in seconds, if there is a limit.
 fn seconds_or_none(limit: Duration) -> Option<f64> {
     (limit != Limits::NO_TIME_LIMIT).then_some(limit.as_secs_f64())
 }

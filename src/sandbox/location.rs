@@ -1,8 +1,7 @@
 //! The path of the workspace in a sandbox.
 //!
-//! A folder of the host has its own path inside, because virtual environments, build trees and git worktrees contain
-//! absolute paths. `/workspace` is a link to it. If the sandbox or its root uses that path, the folder is at
-//! `/workspace` itself.
+//! A folder of the host has its own path inside: virtual environments, build trees and git worktrees contain absolute
+//! paths. `/workspace` is a link to it. If the sandbox or its root uses that path, the folder is at `/workspace`.
 
 use super::image::ImageRoot;
 use super::{HOME, USER};
@@ -11,9 +10,8 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use std::path::{Component, Path, PathBuf};
 
-/// The path of a workspace without a path on the host, and the link to any other.
+/// The path of a workspace without a path on the host; else the link to it.
 pub(crate) const WORKSPACE: &str = "/workspace";
-/// Where the command finds its secrets.
 pub(crate) const SECRETS: &str = "/run/secrets";
 /// Folders of every sandbox, with all below.
 const RESERVED: [&str; 16] = [
@@ -22,10 +20,10 @@ const RESERVED: [&str; 16] = [
 ];
 /// Longer than real paths; init makes a folder for each component.
 const LONGEST: usize = 1024;
-/// The link in the folder of [`parents`], which [`WORKSPACE`] leads to.
+/// A link in the folder of [`parents`].
 const LINK: &str = ".workspace";
 
-/// The reason why a folder of the host cannot appear at `path` with this root, if any.
+/// Why a folder of the host cannot appear at `path` with this root.
 pub(crate) fn conflict(path: &Path, rootfs: Option<&Path>, image: Option<&ImageRoot>) -> Option<String> {
     let is_plain = |path: &Path| {
         let mut components = path.components();
@@ -59,7 +57,7 @@ pub(crate) fn conflict(path: &Path, rootfs: Option<&Path>, image: Option<&ImageR
     occupied.map(|own| format!("its root file system has its own `{}`", own.display()))
 }
 
-/// Whether a root or a layer has `path`. A link or a file on the way counts: the path would lead elsewhere.
+/// A link or a file on the way counts: the path would lead elsewhere.
 fn has(root: &Path, path: &Path) -> bool {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(root) = rustix::fs::openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -71,14 +69,14 @@ fn has(root: &Path, path: &Path) -> bool {
     !matches!(openat2(root, below, flags, Mode::empty(), resolve), Err(Errno::NOENT))
 }
 
-/// The top folder of the workspace's parents; `None` without parents.
+/// The top folder of the parents; `None` without parents.
 fn parents(at: &Path) -> Option<PathBuf> {
     let top = at.ancestors().filter(|above| *above != Path::new("/")).last()?;
     (top != at).then(|| top.to_owned())
 }
 
-/// The first steps of a kept root: the workspace's parents are in a small memory file system. So one kept root serves
-/// every workspace below one folder of `/`.
+/// A kept root has the workspace's parents in a small memory file system. So it serves every workspace below one folder
+/// of `/`.
 pub(super) fn before(at: &Path) -> Vec<Step> {
     let Some(parents) = parents(at) else { return Vec::new() };
     vec![
@@ -94,13 +92,12 @@ pub(super) fn before(at: &Path) -> Vec<Step> {
     ]
 }
 
-/// The link to the workspace; `None` if the workspace is there itself.
+/// `None` if the workspace is there itself.
 pub(super) fn link(at: &Path, is_kept: bool) -> Option<Step> {
     let target = parents(at).filter(|_| is_kept).map_or_else(|| at.to_owned(), |parents| parents.join(LINK));
     (at != Path::new(WORKSPACE)).then(|| Step::Symlink { at: WORKSPACE.into(), target })
 }
 
-/// The last step, for those of [`before`].
 pub(super) fn after(at: &Path) -> Option<Step> {
     parents(at).map(|at| Step::Freeze { at, attributes: Attributes::READ_ONLY })
 }

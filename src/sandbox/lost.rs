@@ -1,5 +1,5 @@
-//! The loss of a network: its gateway, its program or its device has ended before the sandbox. The command is asked to
-//! end, since it would only wait for answers.
+//! The loss of a network: its gateway, its program or its device has ended. The command is asked to end, since it would
+//! only wait for answers.
 
 use super::outcome::Stopped;
 use super::streams::Notice;
@@ -7,7 +7,6 @@ use super::supervise::{Findings, State, Watch};
 use crate::error::{Error, Kind, Result};
 
 impl Watch<'_> {
-    /// Passes on a row of the account, or handles the gateway's end.
     pub(super) fn receive_from_gateway(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         let (is_over, row) = self.running.hear_gateway()?;
         if let Some(row) = row {
@@ -20,14 +19,13 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// The network's program has ended.
     pub(super) fn lose_link(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         state.has_lost_link = true;
         let error = Error::new(Kind::Network, "the program `pasta` of the sandbox's network has ended");
         self.lose(Stopped::Link, error.hint("run the task again"), state, seen)
     }
 
-    /// Checks for the device at intervals: the host's removal of a device sends no notice.
+    /// Runs at intervals: the host's removal of a device sends no notice.
     pub(super) fn look_at_link(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         if state.has_lost_link || !self.running.has_lost_device() {
             return Ok(());

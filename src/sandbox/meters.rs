@@ -1,4 +1,4 @@
-//! Meters without a notification: processor time, processes, disk. They are read at intervals.
+//! Meters without a notification, read at intervals: processor time, processes, disk.
 
 use super::limits::{LimitName, Limits};
 use super::outcome::{LimitHit, Stopped};
@@ -9,25 +9,23 @@ use crate::error::{Context, Kind, Result};
 use rustix::fs::StatVfs;
 use std::time::{Duration, Instant};
 
-/// The fastest growth of a file system in bytes and files a second. It sets the interval of checks.
+/// The fastest growth of a file system, in bytes and files a second, sets the interval of checks.
 const FASTEST_BYTES: u64 = 4 << 30;
 const FASTEST_FILES: u64 = 1_000_000;
 /// A scratch file system with less room is full: one block less than any further file needs.
 const FULL_BYTES: u64 = 8 * 4096;
 
-/// The shortest interval between reads of netlink sockets.
 const QUEUE_SAMPLE: Duration = Duration::from_millis(10);
-/// System time in seconds between two counts of record locks: a lock takes more than half a microsecond.
+/// System time between counts of record locks: a lock takes more than half a microsecond.
 const LOCK_SECONDS: f64 = 0.25;
 
 impl Watch<'_> {
-    /// The earliest time at which the processor-time limit can be reached.
+    /// The processor-time limit cannot be reached earlier.
     pub(super) fn processor_time_left(&self, state: &State) -> Duration {
         let left = self.limits.cpu_time.saturating_sub(Duration::from_nanos(state.cpu_ns));
         left.div_f64(self.limits.cpus.max(1.0)).max(Duration::from_millis(5))
     }
 
-    /// Reads every meter once.
     pub(super) fn sample(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         self.running.tidy();
         if let Some(usage) = self.running.usage()? {
@@ -44,7 +42,6 @@ impl Watch<'_> {
         self.look_at_disk(state, seen)
     }
 
-    /// The current usage.
     pub(super) fn measure(&self, state: &State) -> Result<Sample> {
         let used = self.running.usage()?.unwrap_or_default();
         let mut sample = Sample {
@@ -73,14 +70,13 @@ impl Watch<'_> {
         Ok(sample)
     }
 
-    /// The room on the scratch file system, once it exists.
     fn room(&self) -> Result<Option<StatVfs>> {
         let scratch = self.running.scratch();
         scratch.map(rustix::fs::fstatvfs).transpose().failing(Kind::Disk, || "read the room on the scratch file system")
     }
 
-    /// Checks whether the scratch file system is full. The kernel does not count refused writes, so one cheap call must
-    /// see a full disk before the sandbox frees room again.
+    /// The kernel does not count refused writes, so one cheap call must see a full disk before the sandbox frees room
+    /// again.
     pub(super) fn look_at_disk(&self, state: &mut State, seen: &mut Findings) -> Result<()> {
         state.disk_seen = Instant::now();
         state.next_disk = state.disk_seen + SAMPLE;
@@ -102,13 +98,13 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// The interval between reads of netlink sockets: short enough to see a full one.
+    /// The interval is short enough to see a full socket.
     pub(super) fn queue_sample(&self) -> Duration {
         let until_full = (self.limits.memory / Limits::UNCOUNTED).saturating_mul(1000) / FASTEST_BYTES;
         Duration::from_millis(until_full).clamp(QUEUE_SAMPLE, SAMPLE)
     }
 
-    /// Ends the sandbox if too many bytes wait in its netlink sockets, which no cgroup counts.
+    /// No cgroup counts what waits in netlink sockets.
     pub(super) fn look_at_queues(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         state.next_queues = Instant::now() + self.queue_sample();
         let most = self.limits.memory / Limits::UNCOUNTED;
@@ -119,7 +115,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Ends the sandbox if it holds too many record locks, which no cgroup counts. Many locks take system time.
+    /// No cgroup counts record locks. Many locks take system time.
     pub(super) fn look_at_locks(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         let seconds = seen.usage.cpu_system_seconds.unwrap_or(0.0);
         if seconds < state.lock_seconds + LOCK_SECONDS {

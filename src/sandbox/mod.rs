@@ -1,8 +1,8 @@
 //! A sandbox for one untrusted command: safe default limits, a root of the host's system files, one run, one outcome.
 //!
-//! In: [`Options`]. Out: a [`Report`]: the outcome with evidence, the usage, and the proof of removal. Order:
-//! [`options`] are checked, `container_spec` turns them into a spec (pure), `container` carries it out, `supervise`
-//! watches it, `outcome` decides (pure). Not here: where a workspace comes from, and the use of its changes (`task`).
+//! [`Options`] are checked, `container_spec` turns them into a spec (pure), `container` carries it out, `supervise`
+//! watches it, `outcome` decides (pure). The result is a [`Report`]. `task` prepares the workspace and uses its
+//! changes.
 
 mod backend;
 mod check;
@@ -41,23 +41,22 @@ mod visitor;
 mod volume;
 mod volumes;
 
-/// The sandbox user's id. Not 0: no process inside runs as root, even as a root without power.
+/// Not 0: no process inside runs as root, even as a root without power.
 pub(crate) const USER: u32 = 1000;
-/// The home of a sandbox without an image.
+/// The home without an image.
 pub(crate) const HOME: &str = "/home/agent";
-/// The home of a command that is root inside a root file system without an image.
+/// The home of root inside, without an image.
 const ROOTS_HOME: &str = "/root";
 
-/// Begins the slowest part of the next sandbox in a child process, so that it is ready when the request has been read.
-/// For a program with one thread that will probably run a sandbox now. Without this call, and in a program with
-/// threads, a start takes half a millisecond longer.
+/// Begins the slowest part of the next sandbox in a child process. For a program with one thread that will probably run
+/// a sandbox now. Else a start takes half a millisecond longer.
 pub fn begin_ahead() {
     if crate::process::require_one_thread().is_ok() {
         crate::container::begin_ahead();
     }
 }
 
-/// The remains of the OCI runtime's containers whose `create` was killed: a kind and a path each.
+/// Remains of the OCI runtime's containers whose `create` was killed: a kind and a path each.
 pub(crate) fn left_containers() -> Vec<(&'static str, std::path::PathBuf)> {
     crate::container::Containers::new(None).left()
 }

@@ -1,7 +1,7 @@
-//! The health checks of a running sandbox: a command enters it at intervals, and its exit status decides.
+//! Health checks of a running sandbox: a command enters it at intervals, and its exit status decides.
 //!
-//! The supervisor's loop drives one check at a time. A check is bounded: its process tree is killed at its timeout, and
-//! of its output a beginning is kept. Checks are not activity of the task: the idle limit goes on.
+//! One check runs at a time. Its process tree is killed at its timeout, and a beginning of its output is kept. Checks
+//! are not activity of the task: the idle limit goes on.
 
 use super::health::{Health, HealthCheck, HealthState};
 use super::refusals::Refusals;
@@ -15,48 +15,38 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The interval of checks while the sandbox is not healthy, unless the given one is shorter.
+/// The interval while the sandbox is not healthy, unless the given one is shorter.
 const RETRY: Duration = Duration::from_secs(2);
-/// Bytes of a check's output that are kept.
 const KEPT: usize = 4096;
-/// Bytes of a check's output that are read. The supervisor closes the pipe after them.
+/// Bytes of output before the supervisor closes the pipe.
 const READ: usize = 1 << 20;
-/// Bytes of one read.
 const CHUNK: usize = 4096;
 
-/// What of a check is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// A message of its start.
     Start,
-    /// Output.
     Output,
-    /// The end of its process.
     End,
 }
 
-/// The checks of one sandbox.
 #[derive(Debug)]
 pub(super) struct Monitor<'run> {
     check: &'run HealthCheck,
     command: &'run str,
     health: Health,
-    /// When the sandbox was ready.
     since: Option<Instant>,
-    /// When the next check begins; `None` before the sandbox is ready, and while it ends.
+    /// `None` before the sandbox is ready, and while it ends.
     next: Option<Instant>,
     probe: Option<Probe>,
     /// The killed process tree of the last check, until it is gone.
     ending: Option<Entered>,
 }
 
-/// A check that runs.
 #[derive(Debug)]
 struct Probe {
     entered: Entered,
     output: Option<OwnedFd>,
     text: Vec<u8>,
-    /// Bytes read so far.
     count: usize,
     is_started: bool,
     is_overdue: bool,
@@ -70,7 +60,6 @@ impl<'run> Monitor<'run> {
         Some(Monitor { check, command, health, since: None, next: None, probe: None, ending: None })
     }
 
-    /// The descriptors for poll(2).
     pub(super) fn waits(&self) -> impl Iterator<Item = (Slot, PollFd<'_>)> {
         let probe = self.probe.iter();
         probe.flat_map(|probe| {
@@ -82,13 +71,12 @@ impl<'run> Monitor<'run> {
         })
     }
 
-    /// When something is due, in a sandbox that is ready and not paused.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let of_probe = self.probe.as_ref().filter(|probe| !probe.is_overdue).map(|probe| probe.deadline);
         [self.start_deadline(), of_probe, self.next.filter(|_| self.probe.is_none())].into_iter().flatten().min()
     }
 
-    /// Serves a check. Returns the health if its state is new.
+    /// Returns the health if its state is new.
     pub(super) fn serve(&mut self, slot: Slot, refusals: &mut Refusals) -> Option<Health> {
         let probe = self.probe.as_mut()?;
         let (status, reason) = match slot {
@@ -111,7 +99,7 @@ impl<'run> Monitor<'run> {
         (self.health.state != before).then(|| self.health.clone())
     }
 
-    /// Begins a check that is due, and kills one that is overdue. Returns the health at the first call.
+    /// Returns the health at the first call.
     pub(super) fn advance(&mut self, running: &Running, now: Instant, is_ending: bool) -> Option<Health> {
         if let Some(probe) = self.probe.as_mut().filter(|probe| now >= probe.deadline && !probe.is_overdue) {
             probe.is_overdue = true;
@@ -132,25 +120,21 @@ impl<'run> Monitor<'run> {
         is_first.then(|| self.health.clone())
     }
 
-    /// Why the sandbox has not become healthy in time, if that is so.
     pub(super) fn fault(&self, now: Instant) -> Option<String> {
         let words =
             || format!("the health check has not passed within {:?}: {}", self.check.start, self.health.words());
         self.start_deadline().is_some_and(|end| now >= end).then(words)
     }
 
-    /// When a sandbox that was never healthy has to be so.
     fn start_deadline(&self) -> Option<Instant> {
         let is_starting = self.next.is_some() && self.health.state == HealthState::Starting;
         self.since.filter(|_| is_starting).and_then(|since| since.checked_add(self.check.start))
     }
 
-    /// The last check, as a reason.
     pub(super) fn words(&self) -> String {
         self.health.words()
     }
 
-    /// Ends the check and returns its output.
     fn drop_probe(&mut self) -> Vec<u8> {
         let Some(mut probe) = self.probe.take() else { return Vec::new() };
         // The rest of its tree; what cannot be killed here ends with the sandbox.
@@ -160,7 +144,6 @@ impl<'run> Monitor<'run> {
         probe.text
     }
 
-    /// Notes the result of a check.
     fn note(&mut self, exit_status: Option<u8>, reason: Option<String>, output: Vec<u8>) {
         let state = match (exit_status, self.health.state) {
             (Some(0), _) => HealthState::Healthy,
@@ -174,7 +157,7 @@ impl<'run> Monitor<'run> {
         self.next = self.next.and_then(|_| Instant::now().checked_add(interval));
     }
 
-    /// Ends all checks before the sandbox's pid 1 is reaped: the kernel keeps it until all others are reaped.
+    /// Call this before the sandbox's pid 1 is reaped: the kernel keeps it until all others are reaped.
     pub(super) fn end(&mut self) {
         self.next = None;
         for entered in self.probe.take().map(|probe| probe.entered).into_iter().chain(self.ending.take()) {
@@ -183,7 +166,6 @@ impl<'run> Monitor<'run> {
         }
     }
 
-    /// Whether another check may begin.
     fn is_due(&mut self, now: Instant) -> bool {
         if self.probe.is_some() || self.next.is_none_or(|next| now < next) {
             return false;
@@ -226,7 +208,7 @@ impl Probe {
         Ok(Probe { entered, output: Some(output), text, count, is_started: false, is_overdue: false, deadline })
     }
 
-    /// Takes a message of its start. An error means that it did not start.
+    /// An error means that the check did not start.
     fn receive(&mut self, refusals: &mut Refusals) -> Result<()> {
         match self.entered.receive()? {
             Some(Message::Refusals(listener)) => refusals.add(listener),
@@ -237,7 +219,6 @@ impl Probe {
         Ok(())
     }
 
-    /// Reads some output; returns whether there was something.
     fn read(&mut self) -> bool {
         let Some(output) = &self.output else { return false };
         let mut buffer = [0_u8; CHUNK];

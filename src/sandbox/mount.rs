@@ -24,7 +24,7 @@ pub enum MountMode {
 impl MountMode {
     const ALL: [MountMode; 3] = [MountMode::ReadOnly, MountMode::CopyOnWrite, MountMode::Writable];
 
-    /// Its word: `ro`, `cow` or `rw`.
+    /// `ro`, `cow` or `rw`.
     pub fn word(self) -> &'static str {
         match self {
             MountMode::ReadOnly => "ro",
@@ -45,16 +45,16 @@ impl MountMode {
 /// A file or folder of the host in a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// Its absolute path on the host.
+    /// An absolute path of the host.
     pub source: PathBuf,
-    /// Its absolute path inside.
+    /// An absolute path inside.
     pub target: PathBuf,
     /// The effect of writes.
     pub mode: MountMode,
 }
 
 impl Mount {
-    /// Its description for a person.
+    /// The description for a person.
     pub fn words(&self) -> String {
         format!("{} at {}, {}", self.source.display(), self.target.display(), self.mode.meaning())
     }

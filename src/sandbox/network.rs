@@ -7,11 +7,11 @@ use crate::spec::network::{self as spec, DNS_PORT, Fence, GATEWAY, Open, Prefix,
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// Spare sockets inside, for rules added while it runs.
+/// Spare sockets for rules added while it runs.
 const SPARES: usize = 8;
-/// Spare sockets for concurrent connections into it, with a published port.
+/// Spare sockets for concurrent connections to a published port.
 const SPARES_TO_PUBLISH: usize = 64;
-/// The host's lists of resolvers; the second for a host with its own resolver in front of them.
+/// The second is for a host with its own resolver in front.
 const RESOLVER_FILES: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
 
 /// The kind of network.
@@ -35,7 +35,6 @@ impl NetworkMode {
     pub const ALL: [NetworkMode; 5] =
         [NetworkMode::None, NetworkMode::Egress, NetworkMode::Veth, NetworkMode::Pasta, NetworkMode::Host];
 
-    /// The transport of an open network.
     fn way(self) -> Option<Way> {
         match self {
             NetworkMode::Veth => Some(Way::Veth),
@@ -44,7 +43,6 @@ impl NetworkMode {
         }
     }
 
-    /// Whether it reaches every public address.
     pub(crate) fn is_open(self) -> bool {
         self.way().is_some()
     }
@@ -115,7 +113,6 @@ pub struct Network {
 }
 
 impl Network {
-    /// Returns the first error.
     pub(super) fn check(&self) -> Result<()> {
         let refuse = |words: &str, hint: &str| Err(Error::new(Kind::Network, words.to_owned()).hint(hint.to_owned()));
         let policy = &self.policy;
@@ -141,7 +138,6 @@ impl Network {
         check_rules(&policy.denied)
     }
 
-    /// The same for an open network.
     fn check_open(&self, way: Way) -> Result<()> {
         let refuse = |words: String, hint: &str| Err(Error::new(Kind::Network, words).hint(hint.to_owned()));
         let (policy, word) = (&self.policy, self.mode.word());
@@ -181,7 +177,7 @@ impl Network {
         check_rules(&policy.denied)
     }
 
-    /// The resolvers of an open network: the caller's choice, or those of the host's that a sandbox can reach.
+    /// Returns the caller's choice, or those of the host's that a sandbox can reach.
     fn resolvers(&self) -> Vec<IpAddr> {
         if let Some(address) = self.policy.resolver {
             return vec![address.ip()];
@@ -196,7 +192,6 @@ impl Network {
         RESOLVER_FILES.iter().map(read).find(|servers| !servers.is_empty()).unwrap_or_default()
     }
 
-    /// Addresses that an open network does not reach.
     fn fence(&self) -> Fence {
         let reaches = |rules: &[Rule]| {
             let reach = |rule: &Rule| Some(Reach { range: rule.range()?, ports: rule.ports().to_vec() });
@@ -223,12 +218,10 @@ impl Network {
         Ok(())
     }
 
-    /// Whether a process outside serves it.
     fn is_served(&self) -> bool {
         self.mode == NetworkMode::Egress || self.mode != NetworkMode::Host && !self.publish.is_empty()
     }
 
-    /// Its part of the spec.
     pub(super) fn spec(&self) -> spec::Network {
         if self.mode == NetworkMode::Host {
             return spec::Network::Host;
@@ -247,7 +240,6 @@ impl Network {
         }
     }
 
-    /// The gateway's request, if it needs a gateway.
     pub(super) fn gateway(&self, broker: Option<&Broker>) -> Option<Wish> {
         self.is_served().then(|| Wish {
             policy: self.policy.clone(),
@@ -258,7 +250,7 @@ impl Network {
         })
     }
 
-    /// The content of /etc/resolv.conf inside; `None` leaves the root's.
+    /// The content of /etc/resolv.conf; `None` leaves the root's.
     pub(super) fn resolver_file(&self) -> Option<String> {
         match self.mode {
             NetworkMode::None => None,
@@ -288,7 +280,6 @@ impl Network {
         format!("{words}; names from {}", servers.join(" "))
     }
 
-    /// Its description for `--explain`.
     pub(super) fn explain(&self) -> String {
         let mut words = match self.mode {
             NetworkMode::None => "none".to_owned(),

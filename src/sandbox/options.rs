@@ -39,54 +39,53 @@ pub struct Options {
     pub rootfs: Option<PathBuf>,
     /// The image whose layers are the root, instead of both.
     pub image: Option<ImageRoot>,
-    /// What it works on.
+    /// What the command works on.
     pub workspace: Workspace,
-    /// The path of that inside; `/workspace` is a link to it.
+    /// The workspace's path inside; `/workspace` is a link to it.
     pub at: PathBuf,
-    /// Where the command starts, if not there.
+    /// Where the command starts, if not in the workspace.
     pub directory: Option<PathBuf>,
     /// Host paths shown read-only, with their place inside.
     pub shown: Vec<(PathBuf, PathBuf)>,
     /// Files of the workspace's folder that are not shown.
     pub(crate) hidden: HiddenFiles,
-    /// Files and folders of the host that the caller asked for.
+    /// Files and folders of the host.
     pub mounts: Vec<Mount>,
     /// Volumes of the store, without the home.
     pub volumes: Vec<Volume>,
     /// The volume that is the command's home.
     pub home: Option<String>,
-    /// Host folders that the command may write itself, with their place inside: a courier's mirror, never an agent's.
+    /// Host folders that the command may write, with their place inside: a courier's mirror, never an agent's.
     pub(crate) lent: Vec<(PathBuf, PathBuf)>,
-    /// Paths of the host that are held open from their check on.
+    /// Paths of the host, held open from their check on.
     pub(crate) pinned: Pinned,
-    /// Files that only the command's user can read, below `/run/secrets`: names and contents.
+    /// Files below `/run/secrets`: names and contents. Only the command's user can read them.
     pub(crate) secrets: Vec<(String, Hidden)>,
-    /// Secrets that the gateway adds to requests.
     pub(crate) broker: Option<Broker>,
-    /// What of the network it has.
+    /// The network.
     pub network: Network,
-    /// What it may use.
+    /// The limits.
     pub limits: Limits,
     /// Protections and limits that may be missing on this machine, by name.
     pub may_degrade: Vec<String>,
-    /// How long a command that was asked to stop may take before it is killed.
+    /// The time between the request to stop and the kill.
     pub grace: Duration,
     /// Whether the command is user 0 of the sandbox's user namespace, which owns nothing on the host.
     pub root_inside: bool,
-    /// Whether the command gets a terminal of its own.
+    /// Whether the command gets a terminal.
     pub terminal: bool,
-    /// Whether there is no command: the sandbox stays for those who enter it, until it is ended.
+    /// Whether the sandbox has no command, and stays for processes that enter it, until it is ended.
     pub holds: bool,
-    /// The check of its health.
+    /// The health check.
     pub health: HealthCheck,
-    /// What its exit codes mean.
+    /// The meaning of the command's exit codes.
     pub exit_codes: ExitCodes,
-    /// The backend of its isolation.
+    /// The backend of the isolation.
     pub backend: Backend,
 }
 
 impl Options {
-    /// Options with the defaults, for a command in an empty workspace.
+    /// The defaults, for a command in an empty workspace.
     pub fn new(command: Vec<OsString>) -> Options {
         Options {
             command,

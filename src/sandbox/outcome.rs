@@ -117,7 +117,7 @@ impl Outcome {
         matches!(self, Outcome::Succeeded | Outcome::Stopped)
     }
 
-    /// Whether another attempt may end otherwise without a change, by the task's exit code or by the kind of outcome.
+    /// Whether another attempt may end otherwise without a change.
     pub fn retryable(&self, codes: &ExitCodes) -> bool {
         match self {
             Outcome::Failed { exit_code } => codes.retryable.contains(exit_code),
@@ -157,12 +157,12 @@ impl Outcome {
 pub struct LimitHit {
     /// The limit.
     pub limit: LimitName,
-    /// The counter or the measurement as text.
+    /// Counter or measurement, as text.
     pub evidence: String,
 }
 
-/// The meaning of a command's exit codes. 0 is always success, and a code in no list is a failure. The lists are empty
-/// by default: `make`, `grep` and argparse end with 2 for failures that another attempt repeats.
+/// The meaning of a command's exit codes. 0 is success, and a code in no list a failure. The lists are empty by
+/// default: `make`, `grep` and argparse end with 2 for failures that another attempt repeats.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExitCodes {
@@ -196,52 +196,40 @@ impl ExitCodes {
     }
 }
 
-/// The supervisor's reason for ending the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
-    /// The wall-clock limit.
     Wall,
-    /// No output for too long.
     Idle,
-    /// The limit on processor time.
     CpuTime,
-    /// Too much output.
     Output,
     /// Out of memory: the whole sandbox ends, not one process.
     Memory,
     /// Too many files or bytes in a writable folder of the host.
     Disk,
-    /// A user or a signal.
     Cancelled,
-    /// The same for a sandbox without a command, which ends only so.
+    /// A sandbox without a command ends only so.
     Wished,
-    /// Its health check did not pass in time.
     Unhealthy,
-    /// The gateway of its network ended first.
     Gateway,
-    /// Its network's program or device ended first.
     Link,
     /// The supervisor could not write output or read a meter.
     Blind,
 }
 
-/// The facts for the decision.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     /// The command's end; `None` when pid 1 was killed before its report.
     pub ended: Option<Ended>,
-    /// The supervisor's reason, if it ended the command.
     pub stopped: Option<Stopped>,
-    /// Reached limits, in the order of [`LimitName::ALL`].
+    /// In the order of [`LimitName::ALL`].
     pub hits: Vec<LimitHit>,
     /// Whether init or the command's process reported a failed start.
     pub start_failed: bool,
-    /// The meaning of the command's exit codes.
     pub exit_codes: ExitCodes,
 }
 
-/// The outcome that the facts prove. The supervisor's reason comes first. A command that exited with 0 has succeeded
-/// whatever limit it reached; any other end is explained by a reached limit.
+/// The supervisor's reason comes first. A command that exited with 0 has succeeded whatever limit it reached; a reached
+/// limit explains any other end.
 pub(crate) fn decide(facts: &Facts) -> Outcome {
     if facts.start_failed {
         return Outcome::StartFailed;

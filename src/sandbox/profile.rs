@@ -24,13 +24,13 @@ use std::path::{Path, PathBuf};
 
 const HOSTNAME: &str = "sandbox";
 pub(super) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The directory of the scratch file system for what an overlay of the workspace changes: `upper` in it.
+/// An overlay's changes of the workspace on the scratch file system, in `upper`.
 pub(crate) const CHANGES: &str = "workspace";
-/// The directory of the scratch file system that is a workspace by itself, where there was no folder to begin with.
+/// A workspace on the scratch file system that begins without a folder.
 pub(crate) const FILES: &str = "files";
 
-/// Paths of /proc that tell of the machine or reach into it (the list of runc and moby, with the side channels of
-/// GHSA-6fw5-f8r9-fgfm and GHSA-jq35-85cj-fj4p).
+/// Paths of /proc that tell of the machine or reach into it. This is the list of runc and moby, with the side channels
+/// of GHSA-6fw5-f8r9-fgfm and GHSA-jq35-85cj-fj4p.
 const MASKED: [&str; 10] = [
     "/proc/acpi",
     "/proc/asound",
@@ -45,21 +45,17 @@ const MASKED: [&str; 10] = [
 ];
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Facts about the caller and the host that the spec depends on.
 pub(crate) struct Facts<'host> {
-    /// The host's system folders.
     pub system: &'host System,
-    /// Owner of the workspace folder on the host.
     pub workspace_owner: (u32, u32),
-    /// Owners of the host paths that are shown, in their order.
+    /// In the order of `Options::shown`.
     pub shown_owners: Vec<(u32, u32)>,
-    /// The sources of the mounts, in their order.
+    /// In the order of `Options::mounts`.
     pub mounts: Vec<SourceFacts>,
-    /// The same of those that may be written.
+    /// In the order of `Options::lent`.
     pub lent_owners: Vec<(u32, u32)>,
-    /// The disks that the io limits are for.
     pub disks: Vec<Device>,
-    /// Whether the host's certificates are in the one file to which the variables point; only asked with a network.
+    /// Whether the one file of the variables has the host's certificates; only asked with a network.
     pub has_bundle: bool,
 }
 
@@ -68,19 +64,18 @@ pub(crate) fn on_disk() -> bool {
     container::privileged()
 }
 
-/// Bytes of everything writable together. Where it is in memory, half of that may be files.
+/// Bytes of everything writable together.
 pub(crate) fn disk_limit(limits: &Limits) -> u64 {
     limits.disk.unwrap_or(if on_disk() { Limits::DISK } else { limits.memory / 2 })
 }
 
-/// Begins what takes longest of a sandbox with these limits and is known without looking at the machine: its disk.
+/// The disk takes longest of a sandbox, and is known without a look at the machine.
 pub(crate) fn begin_disk(limits: &Limits, workshop: &container::Workshop) {
     if on_disk() && limits.io_bps.is_none() && limits.io_iops.is_none() {
         container::begin_disk(workshop, limits.disk.unwrap_or(Limits::DISK), limits.inodes);
     }
 }
 
-/// The whole spec.
 pub(crate) fn container_spec(options: &Options, facts: &Facts<'_>) -> Container {
     Container {
         hostname: HOSTNAME.into(),
@@ -106,7 +101,8 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         Scratch { backing: Backing::Memory, bytes: disk_limit(limits), inodes: limits.inodes, rates: Rates::default() }
     };
     let at = &options.at;
-    // A broker's certificates are of one sandbox, and so are the places of what a caller shows. Another runtime mounts parents by itself.
+    // A broker's certificates and the places of what a caller shows are of one sandbox. Another runtime mounts parents
+    // by itself.
     let has_volumes = !options.volumes.is_empty() || options.home.is_some();
     let shows_more = !options.shown.is_empty() || !options.lent.is_empty() || !options.mounts.is_empty();
     let is_usual = options.broker.is_none() && !shows_more && !has_volumes;
@@ -120,7 +116,8 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
             let mounts = options.mounts.iter().map(|mount| &mount.target);
             let places: Vec<_> = mounts.chain(options.shown.iter().map(|(_, place)| place)).chain([at]).collect();
             let is_parent = |step: &Step| matches!(step, Step::Directory { at: own, .. } if places.iter().any(|place| place.starts_with(own)));
-            // A folder that only the administrator may enter would close a workspace or mount below it: it is made as their parent.
+            // A folder that only the administrator may enter would close a workspace or mount below it: it is made as
+            // their parent.
             steps.extend(system_steps(facts.system).into_iter().filter(|step| !is_parent(step)));
             if is_kept { Root::Kept } else { Root::Empty }
         }
@@ -138,7 +135,7 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
     if options.root_inside && options.image.is_none() {
         steps.push(Step::Directory { at: ROOTS_HOME.into(), mode: 0o700, owner: Owner::Administrator });
     }
-    // In a root of the caller's own without a network whatever is there stays.
+    // Without a network, a root of the caller's own keeps its file.
     let resolver = options.network.resolver_file().or_else(|| is_ours.then(String::new));
     steps.extend(resolver.map(|content| Step::File {
         at: "/etc/resolv.conf".into(),
@@ -182,7 +179,7 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
     }
 }
 
-/// The default root: the host's programs, and an /etc of our own.
+/// The host's programs, and an /etc of our own.
 pub(super) fn system_steps(system: &System) -> Vec<Step> {
     let show = |path: &PathBuf| Step::Bind {
         source: Source::Host(path.clone()),
@@ -219,7 +216,6 @@ pub(super) fn system_steps(system: &System) -> Vec<Step> {
     steps
 }
 
-/// The kernel's own file systems.
 pub(super) fn kernel_steps() -> Vec<Step> {
     let link = |at: &str, target: &str| Step::Symlink { at: at.into(), target: target.into() };
     vec![
@@ -251,7 +247,6 @@ pub(super) fn kernel_steps() -> Vec<Step> {
     ]
 }
 
-/// What the command can write: all of it on the one scratch file system.
 fn writable_steps(options: &Options, facts: &Facts<'_>) -> Vec<Step> {
     let owner = facts.workspace_owner;
     let bind = |name, at: &Path| Step::Bind {
@@ -292,7 +287,7 @@ fn command(options: &Options, has_bundle: bool) -> Command {
     ]
     .into_iter()
     .chain(image.is_none().then_some([("USER", OsStr::new(name)), ("LOGNAME", OsStr::new(name))]).into_iter().flatten())
-    // A git below /usr/local would look for the /etc/gitconfig that we make below /usr/local too.
+    // A git below /usr/local would look below it for the /etc/gitconfig that we make.
     .chain((image.is_none() && options.rootfs.is_none()).then_some(("GIT_CONFIG_SYSTEM", OsStr::new("/etc/gitconfig"))))
     .filter(|(name, _)| !given(OsStr::new(name), of_image))
     .map(|(name, value)| (name.into(), value.into()))
@@ -303,13 +298,13 @@ fn command(options: &Options, has_bundle: bool) -> Command {
     environment.extend(options.environment.iter().cloned());
     let mut rlimits = vec![
         fixed(Resource::Nofile, options.limits.open_files),
-        fixed(Resource::Core, 1), // the one value that also keeps a piped core_pattern away, see the profile of system calls
+        fixed(Resource::Core, 1), // also keeps a piped core_pattern away, see the profile of system calls
         // A caller's right to real-time priority (audio groups, service managers) would starve the host.
         fixed(Resource::Rtprio, 0),
         fixed(Resource::Nice, 0),
     ];
     if options.may_degrade.iter().any(|name| name == LimitName::Pids.word()) {
-        // Not what was asked for, but counted in the sandbox's own user namespace it still stops a fork bomb.
+        // Counted in the sandbox's own user namespace it still stops a fork bomb.
         rlimits.push(fixed(Resource::Nproc, options.limits.pids));
     }
     Command {
@@ -330,11 +325,11 @@ fn command(options: &Options, has_bundle: bool) -> Command {
     }
 }
 
-/// Read and run everything, write where the mounts are writable, use the devices.
+/// Read and run everything, write where mounts are writable, use devices.
 fn landlock(options: &Options) -> Landlock {
     let optional = options.may_degrade.iter().any(|name| name == "landlock");
     if options.root_inside {
-        // Root makes folders anywhere. The kernel's own are protected by their mounts.
+        // Root makes folders anywhere. Mounts protect the kernel's own.
         return Landlock::for_root(optional);
     }
     let rule = |path: &str, access| Rule { path: path.into(), access };
@@ -350,7 +345,7 @@ fn landlock(options: &Options) -> Landlock {
     rules.extend(host_mounts::landlock(options));
     rules.extend(volumes::landlock(options));
     if options.rootfs.is_some() {
-        // A root of the user's own is a copy-on-write tree; what it may change there is for its file modes to say.
+        // In a root of the user's own, which is copy-on-write, file modes decide.
         rules.extend(
             ["/etc", "/opt", "/root", "/run", "/srv", "/usr", "/var", "/home", "/mnt"]
                 .map(|path| rule(path, Access::Write)),
@@ -360,7 +355,7 @@ fn landlock(options: &Options) -> Landlock {
     Landlock { rules, optional }
 }
 
-/// How fast disks may be used, as far as that is not given up by name.
+/// Leaves out limits that the caller gave up by name.
 pub(crate) fn rates(options: &Options) -> Rates {
     let kept = |name: LimitName, rate: Option<u64>| {
         rate.filter(|_| !options.may_degrade.iter().any(|each| each == name.word()))
@@ -369,7 +364,7 @@ pub(crate) fn rates(options: &Options) -> Rates {
     Rates { bytes: kept(LimitName::IoBps, limits.io_bps), operations: kept(LimitName::IoIops, limits.io_iops) }
 }
 
-/// The limits that the kernel counts for us; all of them: what this machine cannot enforce and the caller accepted, `container` leaves out.
+/// `container` leaves out what this machine cannot enforce and the caller accepted.
 pub(crate) fn resources(options: &Options, disks: &[Device]) -> Resources {
     let limits = &options.limits;
     let mut resources = Resources { oom_group: true, ..Resources::default() };
@@ -380,7 +375,7 @@ pub(crate) fn resources(options: &Options, disks: &[Device]) -> Resources {
     // cgroup v1 counts what waits in TCP and UDP sockets apart, and only where there is a limit; v2 counts it as memory.
     resources.memory.kernel_tcp = Some(signed(limits.memory / Limits::UNCOUNTED));
     resources.pids.limit = Some(signed(limits.pids));
-    const PERIOD: u64 = 100_000; // microseconds, the kernel's own default
+    const PERIOD: u64 = 100_000; // microseconds, the kernel's default
     resources.cpu.period = Some(PERIOD);
     resources.cpu.quota = Some((limits.cpus * PERIOD as f64).round().max(1000.0) as i64);
     resources.block_io = block_io(&rates(options), disks);

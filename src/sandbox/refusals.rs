@@ -1,12 +1,11 @@
 //! Refused requests for namespaces. A program with a built-in sandbox makes them, fails, and often exits with success.
 //!
-//! In: the listeners of the filters (seccomp_unotify(2)), one for the command and one for each entered process. Out: a
-//! count for each program, with advice. Every request gets EPERM, as the filter would return; none is ever allowed. An
-//! agent cannot use up the supervisor's time: after [`MOST_ANSWERS`] requests the listeners are closed, and the kernel
-//! refuses the rest (ENOSYS).
+//! The command and each entered process have a filter with a listener (seccomp_unotify(2)). Every request gets EPERM,
+//! as from the filter, and counts for its program. An agent cannot use up the supervisor's time: after [`MOST_ANSWERS`]
+//! requests the listeners are closed, and the kernel refuses the rest (ENOSYS).
 //!
-//! A command that is root inside also asks for locks of open file descriptions (fcntl(2)). No cgroup counts their memory
-//! and no process owns them. So a task may make [`MOST_LOCKS`] such calls, and each adds two locks at most.
+//! A command that is root inside also asks for locks of open file descriptions (fcntl(2)). No cgroup counts their
+//! memory and no process owns them. So a task may make [`MOST_LOCKS`] such calls, and each adds two locks at most.
 
 use super::known;
 use crate::container::{self, let_through, next_waiting, refuse};
@@ -15,16 +14,16 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// The most answered requests of one task. An answer takes some 30 microseconds.
+/// Answers for one task. An answer takes some 30 microseconds.
 const MOST_ANSWERS: u64 = 1024;
-/// The most calls of one task for locks of open file descriptions.
+/// Calls of one task for locks of open file descriptions.
 const MOST_LOCKS: u64 = 4096;
 /// Programs with a separate count; the others share one.
 const MOST_PROGRAMS: usize = 8;
 const OTHERS: &str = "other programs";
-/// Ancestors of a helper to search for the program that uses it.
+/// Ancestors of a helper: one may be the program that uses it.
 const MOST_ANCESTORS: usize = 8;
-/// The longest name in characters: the sandbox chose it.
+/// In characters: the sandbox chose the name.
 const LONGEST_NAME: usize = 40;
 
 /// A program whose requests for namespaces were refused.
@@ -32,7 +31,7 @@ const LONGEST_NAME: usize = 40;
 pub struct Refused {
     /// The file name of the program.
     pub program: String,
-    /// The number of requests. Counting ends at 1,024 for a task.
+    /// Requests. Counting ends at 1,024 for a task.
     pub count: u64,
     /// The advice.
     pub hint: String,
@@ -47,7 +46,6 @@ impl Refused {
     }
 }
 
-/// The listeners, and the counts.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     listeners: Vec<OwnedFd>,
@@ -57,7 +55,6 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// Adds a listener.
     pub(super) fn add(&mut self, listener: OwnedFd) {
         if !self.is_spent() {
             self.listeners.push(listener);
@@ -68,13 +65,12 @@ impl Refusals {
         self.answers >= MOST_ANSWERS || self.locks >= MOST_LOCKS
     }
 
-    /// The listeners, for poll(2), each with its index for [`Refusals::answer`].
     pub(super) fn waits(&self) -> impl Iterator<Item = (usize, PollFd<'_>)> {
         let wait = |listener| PollFd::from_borrowed_fd(OwnedFd::as_fd(listener), PollFlags::IN);
         self.listeners.iter().map(wait).enumerate()
     }
 
-    /// Answers one call, and counts it. `init` is the first process of the sandbox.
+    /// `init` is the first process of the sandbox.
     pub(super) fn answer(&mut self, index: usize, init: i32) {
         let Some(listener) = self.listeners.get(index) else { return };
         let mut wait = [PollFd::new(listener, PollFlags::IN)];
@@ -124,13 +120,12 @@ impl Refusals {
         }
     }
 
-    /// The counts.
     pub(super) fn take(self) -> Vec<Refused> {
         self.programs
     }
 }
 
-/// The program of a process and its advice. For a helper, the program that uses it.
+/// Returns name and advice. For a helper, those of the program that uses it.
 fn find(pid: i32, init: i32) -> Option<(String, String)> {
     let (names, mut parent) = container::called(pid)?;
     if let Some(known) = known::find(&names) {

@@ -40,9 +40,9 @@ impl Guarantee {
 pub struct Usage {
     /// Seconds from the clone to the end of the last process.
     pub wall_seconds: f64,
-    /// Seconds of processor time in programs.
+    /// Processor time in programs.
     pub cpu_user_seconds: Option<f64>,
-    /// Seconds of processor time in the kernel.
+    /// Processor time in the kernel.
     pub cpu_system_seconds: Option<f64>,
     /// Bytes.
     pub memory_peak_bytes: Option<u64>,
@@ -56,7 +56,7 @@ pub struct Usage {
     pub io_read_bytes: Option<u64>,
     /// Bytes to disks.
     pub io_written_bytes: Option<u64>,
-    /// Bytes sent through the gateway or the sandbox's devices, with their headers.
+    /// Bytes through the gateway or the sandbox's devices, with headers.
     #[serde(default)]
     pub network_sent_bytes: Option<u64>,
     /// Bytes received that way.
@@ -66,43 +66,43 @@ pub struct Usage {
     pub output_bytes: u64,
 }
 
-/// The current usage of a running sandbox. `None` if nothing counts it.
+/// The current usage. `None` if nothing counts it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Seconds since the clone.
     pub wall_seconds: f64,
     /// Whether a user has paused it.
     pub paused: bool,
-    /// Seconds of processor time until now.
+    /// Processor time.
     pub cpu_seconds: Option<f64>,
-    /// Bytes now.
+    /// Bytes.
     pub memory_bytes: Option<u64>,
-    /// Bytes at most.
+    /// Bytes.
     pub memory_limit: u64,
-    /// Processes and threads now.
+    /// Processes and threads.
     pub pids: Option<u64>,
-    /// At most.
+    /// Processes and threads.
     pub pids_limit: u64,
-    /// Bytes on the scratch file system now.
+    /// Bytes on the scratch file system.
     pub disk_bytes: Option<u64>,
-    /// At most.
+    /// Bytes on the scratch file system.
     pub disk_limit: u64,
-    /// Files on the scratch file system now.
+    /// Files on the scratch file system.
     pub inodes: Option<u64>,
-    /// Bytes from disks until now.
+    /// Bytes from disks.
     pub io_read_bytes: Option<u64>,
-    /// Bytes to disks until now.
+    /// Bytes to disks.
     pub io_written_bytes: Option<u64>,
-    /// Bytes sent through the gateway or the sandbox's devices so far, with their headers.
+    /// Bytes through the gateway or the sandbox's devices, with headers.
     #[serde(default)]
     pub network_sent_bytes: Option<u64>,
     /// Bytes received that way.
     #[serde(default)]
     pub network_received_bytes: Option<u64>,
-    /// Connections that the gateway has allowed so far.
+    /// Connections that the gateway has allowed.
     #[serde(default)]
     pub network_connections: Option<u64>,
-    /// Bytes of standard output and error until now.
+    /// Bytes of standard output and error.
     pub output_bytes: u64,
 }
 
@@ -152,7 +152,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// The report of a run that ended before its command.
     pub(crate) fn without_command(outcome: Outcome, error: Error) -> Report {
         Report {
             outcome,
@@ -180,7 +179,7 @@ impl Report {
     }
 }
 
-/// A duration in a receipt, to the microsecond.
+/// Rounds to the microsecond, for a receipt.
 pub(crate) fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e6
 }

@@ -16,7 +16,6 @@ use std::path::Path;
 use std::time::Instant;
 
 impl Watch<'_> {
-    /// Serves one thing that is ready.
     pub(super) fn serve(&mut self, slot: Slot, state: &mut State, seen: &mut Findings) {
         match slot {
             Slot::Listener => {
@@ -63,21 +62,19 @@ impl Watch<'_> {
         }
     }
 
-    /// Drops gone clients. Called after all ready ones were served: clients' indexes change.
+    /// Called after all ready ones were served: clients' indexes change.
     pub(super) fn forget(&mut self) {
         if let Some(control) = &mut self.control {
             control.forget();
         }
     }
 
-    /// Kills processes of clients and jobs that are overdue, and records jobs that are over.
     pub(super) fn check_jobs(&mut self, now: Instant, is_ending: bool) {
         if let Some(control) = self.control.as_mut() {
             control.check_jobs(now, is_ending, &mut |job, event| self.sink.job(job, event));
         }
     }
 
-    /// Records the jobs that ended with the sandbox.
     pub(super) fn report_jobs(&mut self) {
         if let Some(control) = self.control.as_mut() {
             control.report_jobs(&mut |job, event| self.sink.job(job, event));
@@ -116,7 +113,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Carries out a request; `None` where the answer comes later.
+    /// `None` where the answer comes later.
     fn carry_out(
         &mut self,
         index: usize,
@@ -168,7 +165,6 @@ impl Watch<'_> {
         Ok(Some(Reply::Done))
     }
 
-    /// Starts a process for a client. The answers come later.
     fn exec(&mut self, index: usize, exec: Exec, limits: JobLimits, state: &mut State) -> Result<Option<Reply>> {
         if state.paused.is_some() {
             return Err(Error::new(Kind::State, "the sandbox is paused").hint("let it go on: brig task unpause ID"));
@@ -205,7 +201,7 @@ impl Watch<'_> {
         control.job(id)
     }
 
-    /// Sends a signal to this client's process, else to the command. SIGKILL ends the whole sandbox.
+    /// Signals this client's process, else the command. SIGKILL ends the whole sandbox.
     fn pass_signal(&mut self, number: i32, index: usize, state: &mut State, seen: &mut Findings) -> Result<()> {
         let signal = named(number)?;
         let clients = self.control.as_ref().map(|control| control.clients.as_slice()).unwrap_or_default();
@@ -226,7 +222,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Makes a checkpoint. A paused sandbox stays paused.
+    /// A paused sandbox stays paused.
     fn checkpoint(&mut self, name: Option<String>, state: &mut State) -> Result<Reply> {
         let Some(image) = self.disk_file.map(Path::to_owned) else {
             return Err(Error::new(Kind::State, "its files end with it, and cannot be copied")
@@ -249,7 +245,7 @@ impl Watch<'_> {
         found.map(Reply::Checkpoint).ok_or_else(|| Error::new(Kind::State, "it was removed meanwhile"))
     }
 
-    /// Freezes every process. The paused time does not count as idle.
+    /// Paused time does not count as idle.
     fn pause(&mut self, state: &mut State) -> Result<()> {
         if state.paused.is_none() {
             self.running.freeze()?;
@@ -258,7 +254,6 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Resumes the processes. Also succeeds if they are not paused.
     pub(super) fn unpause(&mut self, state: &mut State) -> Result<()> {
         if let Some(since) = state.paused {
             self.running.thaw()?;
@@ -268,7 +263,6 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Gives the command's terminal the size of the terminal here.
     pub(super) fn resize(&self) {
         if let (Some(master), Ok(size)) = (self.streams.master(), rustix::termios::tcgetwinsize(rustix::stdio::stdin()))
         {
@@ -280,7 +274,7 @@ impl Watch<'_> {
     fn resize_to(&self, rows: u16, columns: u16) {
         if let Some(master) = self.streams.master() {
             let size = rustix::termios::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-            // A wrong size of a terminal is harmless.
+            // Harmless, as above.
             let _ = rustix::termios::tcsetwinsize(master, size).failing(Kind::Internal, || "resize");
         }
     }
@@ -290,7 +284,6 @@ fn named(signal: i32) -> Result<Signal> {
     Signal::from_named_raw(signal).ok_or_else(|| Error::new(Kind::Usage, format!("{signal} is not a named signal")))
 }
 
-/// The values in an unnamed memory file.
 fn values(values: &[(String, Vec<u8>)]) -> Result<OwnedFd> {
     let bytes = serde_json::to_vec(values).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
     let memory = files::new_memory("values")?;

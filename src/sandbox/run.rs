@@ -37,40 +37,31 @@ use std::time::{Duration, Instant};
 /// Longer than init needs, except for a root with many copies.
 const A_MOMENT: Duration = Duration::from_millis(10);
 
-/// A run's directories on the host, and its connections from the start.
 pub(crate) struct Site {
-    /// Directories.
     pub paths: HostPaths,
-    /// The volumes, in the order of [`Options::all_volumes`].
+    /// In the order of [`Options::all_volumes`].
     pub volumes: Vec<PendingVolume>,
-    /// Whether standard input is passed on.
     pub forward_input: bool,
-    /// Whether the command's input stays open for attached clients.
     pub open_input: bool,
-    /// The pipe for the command's progress.
     pub progress: Option<Progress>,
 }
 
-/// The receivers of a run's output.
 pub(crate) struct Audience<'run> {
-    /// The sink of output.
     pub sink: &'run mut dyn Sink,
-    /// The control socket.
     pub control: Option<&'run mut Control>,
-    /// Called after the last process's end, before the removal of its files.
+    /// Runs after the last process's end, before the removal of its files.
     pub collect: &'run mut dyn FnMut(Remains<'_>) -> Result<()>,
 }
 
 /// The files of a sandbox whose processes are gone.
 #[derive(Clone, Copy)]
 pub(crate) struct Remains<'run> {
-    /// The root of the scratch file system.
     pub scratch: BorrowedFd<'run>,
-    /// The files of written volumes that are in memory, in the order of the volumes.
+    /// Written volumes in memory, in the order of the volumes.
     pub volumes: &'run [OwnedFd],
 }
 
-/// A sandbox that init builds while the caller does other work. Its drop ends and removes it.
+/// Init builds it while the caller does other work. Its drop removes it.
 pub(crate) struct PendingSandbox<'run> {
     options: &'run Options,
     degraded: Vec<Degraded>,
@@ -82,7 +73,7 @@ pub(crate) struct PendingSandbox<'run> {
 
 struct Started {
     running: Running,
-    /// The time of its first process: supervision may begin much later on a slow disk.
+    /// The start of the first process: supervision may begin much later on a slow disk.
     launched: Instant,
     streams: Streams,
     signals: Signals,
@@ -94,8 +85,7 @@ struct Started {
     stop_signal: Signal,
 }
 
-/// Starts the command of checked options in a new sandbox. An error means that nothing was started; later errors are in
-/// the report.
+/// An error means that nothing was started; later errors are in the report.
 pub(crate) fn begin(options: &Options, site: Site) -> Result<PendingSandbox<'_>> {
     let (progress, handed) = site.progress.map(|pipe| (pipe.ours, pipe.theirs)).unzip();
     let Planned { mut spec, checked, mut degraded, submounts } = plan(options, &site.paths.stage, container::check)?;
@@ -142,7 +132,6 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<PendingSandbox<'_>>
     Ok(PendingSandbox { options, degraded, started, notes: submounts.notes, hints: submounts.hints })
 }
 
-/// Checks the options, then does both at once.
 pub(crate) fn run(options: &Options, site: Site, audience: Audience<'_>) -> Result<Report> {
     options.check()?;
     let mut begun = begin(options, site)?;
@@ -151,8 +140,8 @@ pub(crate) fn run(options: &Options, site: Site, audience: Audience<'_>) -> Resu
 }
 
 impl PendingSandbox<'_> {
-    /// Waits until init is done or [`A_MOMENT`] has passed, to leave the processors to init, its disk and the command.
-    /// Work after the wait runs beside the command; before it would delay the start.
+    /// Waits at most [`A_MOMENT`] for init, to leave the processors to init, its disk and the command. Work after the
+    /// wait runs beside the command; before it would delay the start.
     pub(crate) fn wait_for_start(&mut self) {
         let Ok(started) = &mut self.started else { return };
         match started.running.settle(Instant::now() + A_MOMENT) {
@@ -161,7 +150,6 @@ impl PendingSandbox<'_> {
         }
     }
 
-    /// Supervises the sandbox to its end, and removes it.
     pub(crate) fn watch(self, audience: Audience<'_>) -> Report {
         let mut started = match self.started {
             Ok(started) => started,
@@ -197,14 +185,12 @@ impl PendingSandbox<'_> {
     }
 }
 
-/// The signal that asks the command to end.
 fn stop_signal(options: &Options) -> Result<Signal> {
     let Some(number) = options.image.as_ref().and_then(|image| image.stop_signal) else { return Ok(Signal::TERM) };
     Signal::from_named_raw(number)
         .ok_or_else(|| Error::new(Kind::Image, format!("the image's StopSignal {number} cannot be passed on")))
 }
 
-/// Ends the gateway and takes its account.
 fn close_account(running: &mut Running, seen: &mut Findings) -> Option<Ledger> {
     let ledger = running.close_account();
     for (sent, received) in ledger.iter().map(Ledger::bytes).chain(running.device_bytes()) {
@@ -214,7 +200,6 @@ fn close_account(running: &mut Running, seen: &mut Findings) -> Option<Ledger> {
     ledger
 }
 
-/// Makes the report, after collecting the work and removing everything.
 fn finish(
     options: &Options,
     mut running: Running,
@@ -278,17 +263,14 @@ fn finish(
     }
 }
 
-/// What [`plan`] makes.
 struct Planned {
     spec: Container,
     checked: Checked,
-    /// Missing protections that the caller allowed.
     degraded: Vec<Degraded>,
     /// Contains descriptors that the spec names.
     submounts: Submounts,
 }
 
-/// The spec that the options and this machine give.
 fn plan(options: &Options, stage: &Path, check: fn(&mut Container) -> Result<Checked>) -> Result<Planned> {
     let degraded = backend::given_up(options)?;
     let system = system::find_folders();
@@ -334,7 +316,6 @@ fn degraded(checked: &Checked) -> Vec<Degraded> {
     missing.map(|(name, reason)| Degraded { name, reason }).collect()
 }
 
-/// All paths of the host that the command can read.
 fn read_from<'all>(options: &'all Options, system: &'all system::System) -> impl Iterator<Item = &'all Path> {
     let layers = options.image.as_ref().map(|image| &image.directory);
     let system = system.folders.iter().filter(|_| options.rootfs.is_none() && options.image.is_none());
@@ -359,17 +340,15 @@ fn owner(path: &Path) -> Result<(u32, u32)> {
     Ok((status.st_uid, status.st_gid))
 }
 
-/// The isolation of this process's own sandboxes.
 pub(crate) fn guarantee() -> Guarantee {
     Backend::Native.guarantee()
 }
 
-/// The abilities of this machine for a sandbox with the default limits.
 pub(crate) fn possible() -> Result<container::Possible> {
     container::possible(&profile::resources(&Options::new(Vec::new()), &[]))
 }
 
-/// The settings in force, as rows of a name and its value. Makes nothing.
+/// Returns rows of a name and its value. Makes nothing.
 pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
     options.check()?;
     let planned = plan(options, Path::new("/"), container::check_thoroughly)?;

@@ -1,7 +1,7 @@
 //! The limits as programs read them: read-only files of a control group at /sys/fs/cgroup, made at the start.
 //!
-//! They replace the real group's files, which reveal more than needed. A JVM looks for a mount of cgroup v2 and for
-//! v2-only controllers in /proc/cgroups; Node on a machine with v1 reads the v1 file. Each finds its file on any host.
+//! The real group's files reveal more than needed. A JVM looks for a mount of cgroup v2 and for v2-only controllers in
+//! /proc/cgroups; Node on a machine with v1 reads the v1 file.
 
 use super::limits::LimitName;
 use super::options::Options;
@@ -9,14 +9,14 @@ use crate::spec::root::{Attributes, Shown, Source, Step};
 use std::path::Path;
 
 const GROUP: &str = "/sys/fs/cgroup";
-/// The files before they are bound to [`GROUP`], over the host's mount.
+/// The files are bound from here to [`GROUP`], over the host's mount.
 const FILES: &str = "/sys/fs/limits";
 const TABLE: &str = "/proc/cgroups";
 /// Microseconds.
 const PERIOD: u64 = 100_000;
 
-/// The steps that show the limits; after that of /proc. `hierarchy` is the host's mount point of cgroup v2, and
-/// `is_mixed` whether the host has v1 too.
+/// The steps follow that of /proc. `hierarchy` is the host's mount point of cgroup v2, and `is_mixed` whether the host
+/// has v1 too.
 pub(super) fn steps(options: &Options, hierarchy: Option<&Path>, is_mixed: bool) -> Vec<Step> {
     let limits = &options.limits;
     let holds = |name: LimitName| !options.may_degrade.iter().any(|each| each == name.word());

@@ -5,23 +5,19 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// The signals of a user or a service manager that end brig, and the terminal's change of size.
+/// Signals that end brig, and the terminal's change of size.
 pub(crate) struct Signals(SignalFd);
 
-/// The meaning of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SignalKind {
-    /// End the task.
     End,
-    /// The service manager misses a sign of life (WatchdogSec=, systemd.service(5)): end the task.
+    /// The service manager misses a sign of life (WatchdogSec=, systemd.service(5)).
     Watchdog,
-    /// The terminal has a new size.
     Resized,
 }
 
 impl Signals {
-    /// Blocks the signals and reads them as messages. Before the clone, so that none is lost; the command gets its own
-    /// mask back.
+    /// Call this before the clone, so that no signal is lost; the command gets its own mask back.
     pub(crate) fn take() -> Result<Signals> {
         let step = || "take signals as messages";
         let ends = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGABRT];
@@ -32,7 +28,6 @@ impl Signals {
             .failing(Kind::Internal, step)
     }
 
-    /// The next signal.
     pub(super) fn next(&self) -> Option<SignalKind> {
         let signal = self.0.read_signal().ok().flatten()?;
         Some(match Signal::try_from(signal.ssi_signo as i32) {
@@ -42,7 +37,6 @@ impl Signals {
         })
     }
 
-    /// Whether a signal asked for the end.
     pub(crate) fn wants_end(&self) -> bool {
         std::iter::from_fn(|| self.next()).fold(false, |found, came| found | (came != SignalKind::Resized))
     }

@@ -11,31 +11,23 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// A stream of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
     /// Standard output, or the terminal.
     Output,
-    /// Standard error.
     Error,
 }
 
-/// An event of a running sandbox besides output.
 #[derive(Debug)]
 pub(crate) enum Notice {
-    /// Some time has passed.
     Tick,
-    /// It is `running` (again) or `paused`.
     State(&'static str),
-    /// It was asked to end, or killed, for this reason.
+    /// The sandbox was asked to end, or killed, for this reason.
     Stopping(String),
-    /// A limit was reached.
     Limit(super::outcome::LimitHit),
-    /// Its current usage.
     Usage(super::report::Sample),
     /// A host was reached or refused.
     Egress(crate::egress::Row),
-    /// Its health has changed.
     Health(super::health::Health),
     /// A user runs this command in it.
     Exec(Vec<String>),
@@ -43,12 +35,10 @@ pub(crate) enum Notice {
     Progress(Vec<u8>),
 }
 
-/// Why a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JobEnd {
     /// By itself, or by a signal.
     Exited,
-    /// At its time limit.
     TimedOut,
     /// At its own memory limit.
     Memory,
@@ -56,18 +46,13 @@ pub(crate) enum JobEnd {
     CpuTime,
     /// A client stopped it.
     Stopped,
-    /// With the sandbox.
     WithTask,
 }
 
-/// A change of a job, for its record.
 #[derive(Debug)]
 pub(crate) enum JobEvent<'bytes> {
-    /// Its program runs.
     Started { command: Vec<String>, timeout: Option<Duration>, limits: JobLimits },
-    /// Some bytes of a stream.
     Output(Stream, &'bytes [u8]),
-    /// It has ended with this status.
     Ended(u8, JobEnd),
 }
 
@@ -79,7 +64,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Makes the pipe. An early call gives the command a small descriptor number.
+    /// An early call gives the command a small descriptor number.
     pub(crate) fn open() -> Result<Progress> {
         let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::Internal, || "make a pipe for events")?;
         fcntl_setfl(&ours, OFlags::NONBLOCK).failing(Kind::Internal, || "make a pipe for events")?;
@@ -87,17 +72,14 @@ impl Progress {
     }
 }
 
-/// The receiver of a sandbox's output.
 pub(crate) trait Sink {
-    /// Takes an event.
     fn notice(&mut self, _notice: Notice) -> Result<()> {
         Ok(())
     }
 
-    /// Takes some bytes of a stream.
     fn take(&mut self, stream: Stream, bytes: &[u8]) -> Result<()>;
 
-    /// Takes a change of a job. Never fails: a job's log must not end the task.
+    /// Never fails: a job's log must not end the task.
     fn job(&mut self, _job: u32, _event: JobEvent<'_>) {}
 
     /// Called regularly while the command runs, with the directory of its secrets once it exists. Returns updates of
@@ -106,7 +88,7 @@ pub(crate) trait Sink {
         Ok(Vec::new())
     }
 
-    /// The reason to end the sandbox now, if any. Called regularly while the command runs.
+    /// Called like [`Sink::tick`].
     fn must_end(&mut self) -> Option<Stopped> {
         None
     }
@@ -116,7 +98,6 @@ pub(crate) trait Sink {
         Vec::new()
     }
 
-    /// All output has come.
     fn end(&mut self) -> Result<()> {
         Ok(())
     }
@@ -127,7 +108,7 @@ pub(crate) trait Sink {
         None
     }
 
-    /// The gate is open: passes on kept output. Until it returns `true` (nothing kept), no more is read.
+    /// The gate is open. Until this returns `true` (nothing kept), no more is read.
     fn pass_kept_output(&mut self, _stream: Stream) -> bool {
         true
     }
@@ -146,9 +127,8 @@ pub(super) struct Streams {
     /// Whether output is a terminal's master, which also takes input.
     terminal: bool,
     pending_input: Vec<u8>,
-    /// The read buffer, doubled each time that a read has filled it.
+    /// The buffer is doubled each time that a read has filled it.
     buffer: Vec<u8>,
-    /// Bytes of output so far.
     pub count: u64,
 }
 
@@ -160,8 +140,8 @@ pub(super) struct Ends {
 }
 
 impl Streams {
-    /// Pipes for a command without a terminal. With `with_input` standard input is copied. The descriptor itself is
-    /// never passed: it could be a directory or a device of the host.
+    /// `with_input` copies standard input. The descriptor itself is never passed: it could be a directory or a device
+    /// of the host.
     pub(super) fn pipes(with_input: bool) -> Result<(Streams, Ends)> {
         let step = || "make pipes for the command";
         let pipe = || pipe_with(PipeFlags::CLOEXEC).failing(Kind::Internal, step);
@@ -181,12 +161,11 @@ impl Streams {
         Ok((streams, Ends { input: theirs_input, output: theirs_output, error: theirs_error }))
     }
 
-    /// Without streams: a terminal's master comes later, by [`Streams::adopt`].
+    /// A terminal's master comes later, by [`Streams::adopt`].
     pub(super) fn none() -> Streams {
         Streams { terminal: true, ..Streams::default() }
     }
 
-    /// Takes the master of the command's terminal.
     pub(super) fn adopt(&mut self, master: OwnedFd) -> Result<()> {
         fcntl_setfl(&master, OFlags::NONBLOCK).failing(Kind::Internal, || "watch the terminal")?;
         self.input = Some(master.try_clone().failing(Kind::Internal, || "watch the terminal")?);
@@ -194,32 +173,27 @@ impl Streams {
         Ok(())
     }
 
-    /// The terminal's master, for its size.
     pub(super) fn master(&self) -> Option<&OwnedFd> {
         self.output.as_ref().filter(|_| self.terminal)
     }
 
-    /// Whether it is a terminal.
     pub(super) fn is_terminal(&self) -> bool {
         self.terminal
     }
 
-    /// Whether the command has an input that is still open.
     pub(super) fn takes_input(&self) -> bool {
         self.input.is_some()
     }
 
-    /// Whether all output has ended.
     pub(super) fn ended(&self) -> bool {
         self.output.is_none() && self.error.is_none()
     }
 
-    /// Whether more input can be taken now.
     pub(super) fn wants_input(&self) -> bool {
         self.input.is_some() && self.pending_input.is_empty()
     }
 
-    /// Passes input on; an empty slice ends it.
+    /// An empty slice ends the input.
     pub(super) fn feed(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             self.input = None;
@@ -242,7 +216,6 @@ impl Streams {
         }
     }
 
-    /// The descriptors for poll(2), each with its slot for [`Streams::serve`].
     pub(super) fn watch<'own>(
         &'own self,
         sink: &'own dyn Sink,
@@ -263,7 +236,7 @@ impl Streams {
         }
     }
 
-    /// Serves one ready stream. Returns how many bytes went to the sink.
+    /// Returns how many bytes went to the sink.
     pub(super) fn serve(&mut self, slot: Slot, sink: &mut dyn Sink) -> Result<usize> {
         match slot {
             Slot::Write => {
@@ -303,7 +276,7 @@ impl Streams {
         }
     }
 
-    /// Closes all streams. Later output is lost.
+    /// Later output is lost.
     pub(super) fn close(&mut self) {
         self.output = None;
         self.error = None;
@@ -311,10 +284,8 @@ impl Streams {
     }
 }
 
-/// The reason of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// A stream of the command has bytes.
     Read(Stream),
     /// The sink takes bytes again.
     Gate(Stream),

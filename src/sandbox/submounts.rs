@@ -1,8 +1,8 @@
 //! Mounts below the host's folders that a sandbox shows.
 //!
-//! A bind mount lacks the mounts below its folder, and so does an overlay. Each of them is shown read-only at its
-//! place, or a note names it. For an ordinary user a folder comes only with all mounts below it (mount_namespaces(7):
-//! covered paths stay covered). So init copies the whole tree, and covers what must not be shown.
+//! Bind mounts and overlays lack the mounts below their folder. Each is shown read-only at its place, or a note names
+//! it. For an ordinary user a folder comes only with all mounts below it (mount_namespaces(7): covered paths stay
+//! covered). So init copies the whole tree, and covers what must not be shown.
 //!
 //! In the workspace they are read-only overlays: through a bind mount the agent could reach the host's sockets and
 //! FIFOs.
@@ -17,19 +17,17 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// File systems with files on a disk or in memory; no other kind is shown. The kernel's (proc, sysfs, cgroup) lead to
-/// more than files. Those of another process or machine (FUSE, NFS, 9p, autofs) can block init and observe the agent's
-/// reads.
+/// File systems with files on a disk or in memory. The kernel's (proc, sysfs, cgroup) lead to more than files. Those of
+/// another process or machine (FUSE, NFS, 9p, autofs) can block init and observe the agent's reads.
 const SHOWN: [&str; 17] = [
     "bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "iso9660", "jfs", "ntfs3", "overlay",
     "squashfs", "tmpfs", "vfat", "xfs", "zfs",
 ];
-/// The kernel's folders. Mounts there are not below a shown folder.
+/// Mounts there are not below a shown folder.
 const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
-/// The most mounts shown below one folder; containers with a graphics card have some fifty below `/usr`.
+/// Containers with a graphics card have some fifty below `/usr`.
 const MOST: usize = 128;
 
-/// The added steps' notes and descriptors.
 #[derive(Debug, Default)]
 pub(super) struct Submounts {
     /// Differences in the caller's folders.
@@ -38,13 +36,12 @@ pub(super) struct Submounts {
     pub hints: Vec<String>,
     /// Open until init has them: steps name the descriptors, so that no path is resolved again.
     held: Vec<OwnedFd>,
-    /// Whether a file system, by device number, can be shown to a sandbox of the machine's root.
+    /// By device number: whether a sandbox of the machine's root can show it.
     mappable: BTreeMap<(u32, u32), bool>,
-    /// Overlays of mounts below the caller's folders.
+    /// Overlays below the caller's folders.
     overlays: usize,
 }
 
-/// Adds steps for the mounts below the host's folders in the steps.
 pub(super) fn add(steps: &mut Vec<Step>, mounts: &[MountEntry], is_privileged: bool) -> Result<Submounts> {
     let mut found = Submounts::default();
     let is_kernel = |point: &Path| KERNEL.iter().any(|folder| point.starts_with(folder));
@@ -94,14 +91,14 @@ struct Folder {
     path: PathBuf,
     at: PathBuf,
     shown: Shown,
-    /// Whether it is the workspace or a mount of the caller's: the host's sockets in it must be out of reach.
+    /// The host's sockets in the workspace and in mounts of the caller's must be out of reach.
     is_workspace: bool,
-    /// Whether files of it are hidden: those of a mount below would not be.
+    /// Whether files are hidden: those of a mount below would not be.
     hides: bool,
 }
 
 impl Submounts {
-    /// Adds the steps for the mounts below one folder, in the table's order: parents first.
+    /// Adds parents first, in the table's order.
     fn below(
         &mut self,
         folder: &Folder,
@@ -197,7 +194,7 @@ impl Submounts {
     }
 }
 
-/// Opens `below` in a folder as O_PATH. Follows no link: the folder may be an agent's.
+/// Returns an O_PATH. Follows no link: the folder may be an agent's.
 fn open_below(folder: &Path, below: &Path) -> rustix::io::Result<OwnedFd> {
     let top = open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let plain = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -208,14 +205,14 @@ fn mount_number(place: BorrowedFd<'_>) -> Option<u64> {
     statx(place, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok().map(|found| found.stx_mnt_id)
 }
 
-/// The type without a request to a FUSE or network server. Without an answer it counts as a directory, the usual case.
+/// Sends no request to a FUSE or network server. Without an answer it is a directory, the usual case.
 fn file_type(place: BorrowedFd<'_>) -> FileType {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     statx(place, "", flags, StatxFlags::TYPE)
         .map_or(FileType::Directory, |found| FileType::from_raw_mode(u32::from(found.stx_mode)))
 }
 
-/// Covers a hidden mount: an empty folder, or a null device that cannot be opened.
+/// Uses an empty folder, or a null device that cannot be opened.
 fn cover(at: PathBuf, is_directory: bool) -> Step {
     let attributes = Attributes::KERNEL.read_only();
     match is_directory {

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Interval between reads of meters without a notification: disk, processor time, processes.
+/// The interval of meters without a notification: disk, processor time, processes.
 pub(super) const SAMPLE: Duration = Duration::from_millis(200);
 /// The shortest interval between checks of the disk.
 pub(super) const DISK_SAMPLE: Duration = Duration::from_millis(4);
@@ -25,40 +25,36 @@ const DISK_SAMPLE_AT_OUTPUT: Duration = Duration::from_millis(1);
 /// The time of the first usage event, and the interval of others.
 const FIRST_USAGE: Duration = Duration::from_secs(1);
 pub(super) const USAGE: Duration = Duration::from_secs(5);
-/// How long output may still come after the last process's end: it is in the pipes already.
+/// Output after the last process's end is in the pipes already.
 pub(super) const DRAIN: Duration = Duration::from_secs(2);
 
-/// The supervisor's findings.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub ended: Option<Ended>,
     pub failure: Option<Error>,
     /// Whether the failure came before the command's start.
     pub start_failed: bool,
-    /// Whether a process may live on, because it could not be ended.
+    /// Whether a process may live on: it could not be ended.
     pub may_live: bool,
     pub stopped: Option<Stopped>,
     pub hits: Vec<LimitHit>,
     pub usage: Usage,
     pub refusals: Refusals,
-    /// What had not ended when a drain was over.
     pub unfinished: Vec<String>,
 }
 
 pub(super) struct Watch<'run> {
     pub running: &'run mut Running,
-    /// The start of its time.
     pub launched: Instant,
     pub streams: Streams,
     pub limits: &'run Limits,
     pub grace: Duration,
     pub stop_signal: rustix::process::Signal,
-    /// Whether it has no command.
     pub holds: bool,
     pub disk_bytes: u64,
-    /// The file of its disk, if that has a name. For files in memory it is made at the end.
+    /// `None` for a file without a name. For files in memory it is made at the end.
     pub disk_file: Option<&'run Path>,
-    /// Whether its files are on that disk, not in memory.
+    /// Whether the files are on that disk, not in memory.
     pub is_on_disk: bool,
     /// Whether all sockets in its network namespace belong to the sandbox.
     pub own_network: bool,
@@ -70,7 +66,6 @@ pub(super) struct Watch<'run> {
     pub health: Option<Monitor<'run>>,
 }
 
-/// A ready descriptor of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ready {
     Channel,
@@ -90,24 +85,20 @@ pub(super) struct State {
     pub started: Instant,
     pub last_output: Instant,
     pub kill_at: Option<Instant>,
-    /// The latest end of a drain, and the grace after it if that differs from the task's.
+    /// The latest end of a drain, and the grace after it if not the task's.
     pub drain: Option<(Instant, Option<Duration>)>,
-    /// Whether the sandbox is built and entered. Clients are served only then: a process that enters earlier would be
-    /// on the host.
+    /// Whether the sandbox is built and entered. A client that enters earlier would be on the host.
     pub is_ready: bool,
-    /// The start of the pause.
     pub paused: Option<Instant>,
-    /// Whether its network's program or device is gone.
     pub has_lost_link: bool,
     pub next_sample: Instant,
     pub disk_seen: Instant,
     pub next_disk: Instant,
     pub queues: Queues,
-    /// The time of the next read of netlink sockets.
+    /// The next read of netlink sockets.
     pub next_queues: Instant,
     /// System time at the last count of record locks, in seconds.
     pub lock_seconds: f64,
-    /// The time of the container's end.
     pub over: Option<Instant>,
     blocked: [bool; 2],
     pub cpu_ns: u64,
@@ -116,13 +107,11 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Whether output justifies a check of the disk.
     fn may_have_filled(&self) -> bool {
         self.next_disk <= self.disk_seen + DISK_SAMPLE || self.disk_seen.elapsed() >= DISK_SAMPLE_AT_OUTPUT
     }
 }
 
-/// The notices sent so far.
 #[derive(Debug, Default)]
 struct SentNotices {
     is_ready: bool,
@@ -132,7 +121,7 @@ struct SentNotices {
 }
 
 impl Watch<'_> {
-    /// Runs until every process is gone and all output has come. If supervision fails, ends the sandbox.
+    /// Runs until every process is gone and all output has come.
     pub(super) fn run(mut self) -> Findings {
         let now = Instant::now();
         let mut state = State {
@@ -225,7 +214,7 @@ impl Watch<'_> {
         self.send_notices(state, seen)
     }
 
-    /// Ends a sandbox whose supervision has failed. The findings stay, and no process writes to its files any more.
+    /// The findings stay, and no process writes to the files any more.
     fn give_up(&mut self, error: Error, state: &mut State, seen: &mut Findings) {
         let ended = self.unpause(state).and(self.running.kill());
         self.end_entered();
@@ -242,7 +231,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Ends and reaps all processes that entered: the kernel keeps pid 1 until then.
+    /// The kernel keeps pid 1 until all processes that entered are reaped.
     fn end_entered(&mut self) {
         if let Some(control) = &mut self.control {
             control.end();
@@ -320,7 +309,7 @@ impl Watch<'_> {
                 self.running.dismiss_gateway(); // its last rows come while the kernel ends the rest
             }
             Some(Message::Ready) => state.is_ready = true,
-            // Messages of the OCI runtime, which a task does not receive.
+            // A task receives no messages of the OCI runtime.
             Some(_) => {}
             None => {
                 state.over = Some(Instant::now());
@@ -346,7 +335,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Asks the command to end, and sets the end of the grace.
+    /// Sets the end of the grace.
     pub(super) fn ask(&mut self, why: Stopped, state: &mut State, seen: &mut Findings) -> Result<()> {
         self.unpause(state)?; // a frozen process cannot end
         seen.stopped.get_or_insert(why);
@@ -376,7 +365,6 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Sends the sink what has changed since the last call.
     fn send_notices(&mut self, state: &mut State, seen: &Findings) -> Result<()> {
         if state.is_ready && !std::mem::replace(&mut state.sent.is_ready, state.is_ready) {
             self.sink.notice(Notice::State("running"))?;
@@ -396,7 +384,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Reads the command's progress, which counts as output. `false` when there was none.
+    /// Progress counts as output. Returns `false` when there was none.
     pub(super) fn take_progress(&mut self) -> Result<bool> {
         let Some(pipe) = &self.progress else { return Ok(false) };
         let mut buffer = [0_u8; 4096];
@@ -431,7 +419,6 @@ impl Watch<'_> {
     }
 }
 
-/// Waits until a descriptor is ready or the time is up.
 fn wait_for(waits: Vec<(Ready, PollFd<'_>)>, timeout: Duration) -> Result<Vec<Ready>> {
     let (names, mut polled): (Vec<_>, Vec<_>) = waits.into_iter().unzip();
     let timeout = Timespec::try_from(timeout).map_err(|_| Error::new(Kind::Internal, "a deadline too far away"))?;

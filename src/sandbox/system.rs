@@ -5,7 +5,6 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
-/// The host's part of the default root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct System {
     /// Folders shown as they are: `/usr`, and `/bin` and others if they are folders.
@@ -20,10 +19,10 @@ pub(crate) struct System {
     pub hierarchy: Option<PathBuf>,
 }
 
-/// Top-level names that hold programs and libraries (hier(7)).
+/// Programs and libraries (hier(7)).
 const TOP: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt"];
 
-/// Each with its reason. /etc as a whole is never shown: it contains keys and passwords.
+/// /etc as a whole is never shown: it contains keys and passwords.
 const SETTINGS: [&str; 25] = [
     "/etc/alternatives",    // /usr/bin/cc, awk, java … are links through it
     "/etc/ld.so.cache",     // where shared libraries are
@@ -52,15 +51,13 @@ const SETTINGS: [&str; 25] = [
     "/etc/maven/logging",
 ];
 
-/// Possible mount points of cgroup v2 on the host.
 const HIERARCHIES: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// Larger files are mounted.
 const COPIED: u64 = 128 << 10;
-/// Mounted in any case: each installation of a library changes it, and each change would need another kept root.
+/// Always mounted: each installation of a library changes it, and each change would need another kept root.
 const CHANGING: &str = "/etc/ld.so.cache";
 
-/// Finds them on the host.
 pub(crate) fn find_folders() -> System {
     let mut system = System::default();
     for path in TOP.map(Path::new) {
@@ -76,7 +73,7 @@ pub(crate) fn find_folders() -> System {
 }
 
 impl System {
-    /// Adds a setting in the cheapest way. Skips a file that is not readable for all users of the host.
+    /// Adds it in the cheapest way. Skips a file that is not readable for all users of the host.
     fn add(&mut self, path: &Path) {
         let Ok(mut status) = fs::symlink_metadata(path) else { return };
         if status.is_symlink() {
@@ -98,7 +95,6 @@ impl System {
     }
 }
 
-/// The host's mount point of cgroup v2.
 fn hierarchy() -> Option<PathBuf> {
     /// `CGROUP2_SUPER_MAGIC` of linux/magic.h.
     const MAGIC: i128 = 0x6367_7270;

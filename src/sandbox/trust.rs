@@ -1,5 +1,4 @@
-//! Makes a sandbox trust the authority of its broker: certificate files, and variables for programs that read none.
-//! Pure.
+//! Makes a sandbox trust its broker's authority: certificate files, and variables for programs that read none. Pure.
 
 use super::network::NetworkMode;
 use super::options::Options;
@@ -11,14 +10,13 @@ use crate::spec::root::{Attributes, Change, Owner, Shown, Step};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// The directory of the scratch file system for its changes.
 const CHANGES: &str = "certificates";
 
 /// Java's stores: of distributions, and below the folder of a bundled Java.
 const JAVA: [&str; 2] = ["/etc/ssl/certs/java/cacerts", "/etc/pki/java/cacerts"];
 const JAVA_BELOW: [&str; 2] = ["lib/security/cacerts", "jre/lib/security/cacerts"];
 
-/// The steps that make the files in a copy-on-write view of the host's folder, and freeze it.
+/// The steps change a copy-on-write view of the host's folder, and freeze it.
 ///
 /// `owns_all`: whether the view can replace files of the machine's root. An ordinary user's cannot change Java's
 /// folder, so another one replaces it.
@@ -62,7 +60,7 @@ pub(super) fn in_host(broker: &Broker, has_folder: bool, owns_all: bool) -> Vec<
     steps
 }
 
-/// The same in a root with its own certificates: existing files are changed.
+/// Changes existing files in a root with its own certificates.
 pub(super) fn in_root(broker: &Broker, options: &Options) -> Vec<Step> {
     let trust = trust(broker);
     let of_image = options.image.iter().flat_map(|image| &image.environment);
@@ -90,19 +88,19 @@ fn own(trust: &Trust) -> impl Iterator<Item = Step> {
     names.map(|name| Step::File { at: Path::new(FOLDER).join(name), content: trust.authority.clone(), mode: 0o644 })
 }
 
-/// The variables: all with a broker; with the host's bundle alone only those for it.
+/// All with a broker; with the host's bundle alone only those for it.
 pub(super) fn variables(has_broker: bool, has_bundle: bool) -> impl Iterator<Item = (OsString, OsString)> {
     let is_set = move |(_, file): &(&str, &str)| has_broker || has_bundle && *file == BUNDLE;
     VARIABLES.into_iter().filter(is_set).map(|(name, file)| (name.into(), Path::new(FOLDER).join(file).into()))
 }
 
-/// The host's certificates in a sandbox with a network.
+/// The host's certificates, for a sandbox with a network.
 pub(super) fn shown_bundle(options: &Options) -> Option<PathBuf> {
     let is_shown = options.image.is_none() && options.rootfs.is_none();
     (is_shown && options.network.mode != NetworkMode::None).then(|| Path::new(FOLDER).join(BUNDLE))
 }
 
-/// Whether it is one of these variables: an image's value would bypass the files.
+/// An image's value would bypass the files.
 pub(super) fn is_variable(name: &OsStr) -> bool {
     VARIABLES.iter().any(|(each, _)| *each == name)
 }

@@ -1,8 +1,8 @@
 //! Works with files inside a running sandbox, as a process of the sandbox: its user, root, filter and Landlock rules. A
 //! path, through any link, leads to the sandbox's files only.
 //!
-//! In on standard input: one line of JSON, [`FileRequest`], then data. Out: data on standard output, an error on
-//! standard error.
+//! Standard input: one line of JSON, [`FileRequest`], then data. Data goes to standard output, an error to standard
+//! error.
 
 use super::signals::Signals;
 use crate::container::archive;
@@ -17,27 +17,24 @@ use std::io::{BufRead, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A request for a path of the sandbox.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FileRequest {
-    /// The bytes of a file.
     Read(PathBuf),
-    /// A file from the following bytes.
+    /// Writes the following bytes.
     Write {
-        /// Its path.
         path: PathBuf,
         /// Permissions of a new file.
         mode: u32,
     },
-    /// The entries of a folder, as a JSON array.
+    /// The entries, as a JSON array.
     List(PathBuf),
     /// A tree as a tar stream under this name, without what these patterns match.
     Pack(PathBuf, PathBuf, Vec<String>),
-    /// A tree from the following tar stream: into an existing folder under its name, else as this path. The name is its
-    /// top one.
+    /// Unpacks the following tar stream: into an existing folder under its name, else as this path. The name is its top
+    /// one.
     Unpack(PathBuf, PathBuf),
-    /// The status of a path, as one JSON object.
+    /// The status, as one JSON object.
     Look(PathBuf),
     /// Stay until the sandbox or a signal ends the process.
     Hold,
@@ -61,12 +58,12 @@ pub struct FileEntry {
 /// Longer than any path.
 const LONGEST_LINE: u64 = 64 << 10;
 
-/// The path of this program in another runtime's container: brig itself, under another name.
+/// The path of brig itself in another runtime's container.
 pub(crate) const PROGRAM: &str = "/run/brig-files";
-/// The argument of the command of a sandbox without one.
+/// The argument for a sandbox without a command.
 pub(crate) const HOLD: &str = "hold";
 
-/// Runs as [`PROGRAM`], started by another runtime's `exec` or `run` in a container; `None` under any other name.
+/// Runs as [`PROGRAM`], started by another runtime's `exec` or `run`; `None` under any other name.
 pub fn as_visitor(words: &[OsString]) -> Option<i32> {
     let [name, rest @ ..] = words else { return None };
     if name != PROGRAM {
@@ -76,7 +73,7 @@ pub fn as_visitor(words: &[OsString]) -> Option<i32> {
     Some(if holds { hold().map_or(1, |()| 0) } else { serve() })
 }
 
-/// Stays until a signal asks for the end. The first process of a container must take the signal itself
+/// Waits until a signal asks for the end. The first process of a container must take the signal itself
 /// (pid_namespaces(7)).
 fn hold() -> Result<()> {
     let signals = Signals::take()?;
@@ -90,7 +87,7 @@ fn hold() -> Result<()> {
     Ok(())
 }
 
-/// The process inside. Returns the exit status.
+/// Returns the exit status.
 pub(super) fn serve() -> i32 {
     match work() {
         Ok(()) => 0,
@@ -145,7 +142,6 @@ fn words(verb: &str, path: &Path) -> String {
     format!("{verb} `{}` in the sandbox", path.display())
 }
 
-/// Opens a readable file without blocking.
 fn open(path: &Path) -> Result<File> {
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = opened.failing(Kind::NotFound, || words("read", path))?;

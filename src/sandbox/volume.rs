@@ -6,10 +6,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 
-/// The longest name of a volume.
 const LONGEST: usize = 64;
 
-/// The place of a volume that a command fills.
+/// Where a command fills a volume.
 const FILLED_AT: &str = "/volume";
 
 /// The effect of the command's writes.
@@ -50,7 +49,7 @@ impl VolumeAccess {
         }
     }
 
-    /// Whether the command changes files of the volume or of its copy.
+    /// Whether files of the volume or of its copy change.
     pub(crate) fn writes(self) -> bool {
         match self {
             VolumeAccess::Writable | VolumeAccess::Fill => true,
@@ -65,7 +64,7 @@ impl VolumeAccess {
 pub struct Volume {
     /// Its name.
     pub name: String,
-    /// Its absolute path inside.
+    /// An absolute path inside.
     pub target: PathBuf,
     /// The effect of writes.
     pub access: VolumeAccess,
@@ -97,13 +96,13 @@ impl Volume {
         Ok(Volume { name: name.to_owned(), target: target.into(), access })
     }
 
-    /// The volume that a command fills: `NAME`, or `NAME:TARGET`.
+    /// For a command that fills it: `NAME`, or `NAME:TARGET`.
     pub(crate) fn filled(text: &str) -> Result<Volume> {
         let text = if text.contains(':') { text.to_owned() } else { format!("{text}:{FILLED_AT}") };
         Ok(Volume { access: VolumeAccess::Fill, ..Volume::parse(&text, false)? })
     }
 
-    /// Its description for a person.
+    /// The description for a person.
     pub fn words(&self) -> String {
         format!("{} at {}, {}", self.name, self.target.display(), self.access.meaning())
     }

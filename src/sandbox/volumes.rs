@@ -1,4 +1,4 @@
-//! The volumes of a sandbox: their checks, and the steps and rules that show them.
+//! The volumes of a sandbox: their checks, steps and rules.
 
 use super::host_mounts::SourceFacts;
 use super::image::ImageRoot;
@@ -11,20 +11,18 @@ use crate::spec::landlock::{Access, Rule};
 use crate::spec::root::{Attributes, Ids, MountPoint, Step, VOLUMES};
 use std::path::{Path, PathBuf};
 
-/// The command's home inside.
 pub(super) fn home(options: &Options) -> &Path {
     let own = if options.root_inside { ROOTS_HOME } else { HOME };
     options.image.as_ref().map_or(Path::new(own), ImageRoot::home)
 }
 
 impl Options {
-    /// The ids of the command's user inside.
     pub(crate) fn user(&self) -> (u32, u32) {
         let own = if self.root_inside { 0 } else { USER };
         self.image.as_ref().map_or((own, own), |image| (image.uid, image.gid))
     }
 
-    /// Every volume, in the order of the sandbox's mounts: the home first.
+    /// Follows the order of the sandbox's mounts: the home first.
     pub(crate) fn all_volumes(&self) -> Vec<Volume> {
         let home = self.home.iter().map(|name| Volume {
             name: name.clone(),
@@ -35,7 +33,7 @@ impl Options {
     }
 }
 
-/// Whether volumes are archives, which init unpacks into memory: an ordinary user may mount no image.
+/// An ordinary user may mount no image: volumes are archives, which init unpacks into memory.
 pub(crate) fn are_packed() -> bool {
     !container::privileged()
 }
@@ -50,7 +48,7 @@ pub(crate) fn check_owner(root_inside: bool) -> Result<()> {
         .hint("leave --root-inside out, or run brig as root; or share a folder: --mount DIR:TARGET:rw"))
 }
 
-/// Checks names, places inside, the number, and the machine's ability. Makes nothing.
+/// Makes nothing.
 pub(super) fn check(options: &Options) -> Result<()> {
     let volumes = options.all_volumes();
     if volumes.is_empty() {
@@ -100,7 +98,6 @@ fn overlaps(one: &Volume, other: &Volume, options: &Options) -> bool {
     host_mounts::overlaps(&one.target, &other.target) && !(is_home && one.target != other.target)
 }
 
-/// The step that shows the volume with this number.
 fn step(number: usize, volume: &Volume) -> Step {
     let changes = (!volume.access.writes() && volume.access == VolumeAccess::Cache).then(|| VOLUMES[number]);
     let attributes = match volume.access {
@@ -110,7 +107,7 @@ fn step(number: usize, volume: &Volume) -> Step {
     Step::Volume { number, at: volume.target.clone(), attributes, changes, points: Vec::new() }
 }
 
-/// The step that shows the home, if it is a volume, with the places of other mounts in it.
+/// The home contains the places of other mounts.
 pub(super) fn home_step(options: &Options, mounts: &[SourceFacts]) -> Option<Step> {
     options.home.as_ref()?;
     let (uid, gid) = options.user();
@@ -132,7 +129,7 @@ pub(super) fn home_step(options: &Options, mounts: &[SourceFacts]) -> Option<Ste
     }
 }
 
-/// The steps that show the other volumes, with the folders that lead to them.
+/// With the folders that lead to the volumes.
 pub(super) fn steps(options: &Options) -> Vec<Step> {
     let mut steps = Vec::new();
     let first = usize::from(options.home.is_some());
@@ -143,7 +140,6 @@ pub(super) fn steps(options: &Options) -> Vec<Step> {
     steps
 }
 
-/// The rules for volumes that the command may write.
 pub(super) fn landlock(options: &Options) -> Vec<Rule> {
     let volumes = options.all_volumes().into_iter().filter(|volume| volume.access != VolumeAccess::ReadOnly);
     volumes.map(|volume| Rule { path: volume.target, access: Access::Write }).collect()

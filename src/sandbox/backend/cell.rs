@@ -1,8 +1,7 @@
 //! Turns a task's container into a cell around another runtime, with that container as the runtime's bundle. Pure.
 //!
-//! The task's mounts are mounted in the cell, below `/bundle/mounts`, with the same attributes and owners. The bundle
-//! binds them into its root. So the runtime gets finished trees, and init resolves paths in a hostile root without
-//! leaving it.
+//! The cell mounts the task's mounts below `/bundle/mounts`, with the same attributes and owners. The bundle binds them
+//! into its root. So the runtime gets finished trees, and init resolves paths in a hostile root without leaving it.
 
 use crate::container;
 use crate::error::{Error, Kind, Result};
@@ -20,32 +19,24 @@ use std::path::{Path, PathBuf};
 
 /// The path of a runtime from outside of the system's folders.
 pub(super) const RUNTIME: &str = "/run/runtime";
-/// The runtime's state, in the cell's memory.
 pub(super) const STATE: &str = "/run/oci";
-/// The bundle.
 const BUNDLE: &str = "/bundle";
-/// The root of its container.
 const ROOT: &str = "/bundle/rootfs";
-/// The sources of its bind mounts.
 const MOUNTS: &str = "/bundle/mounts";
-/// The container's name. It is the only one in the cell.
 const NAME: &str = "task";
 /// Bytes of the runtime's state, and of its `/tmp`.
 const STATE_BYTES: u64 = 64 << 20;
-/// Files of each.
 const STATE_INODES: u64 = 4096;
 
-/// The runtime in the cell.
 pub(super) struct Tool {
-    /// Its command line up to the verb.
+    /// The command line up to the verb.
     pub words: Vec<OsString>,
-    /// Whether its `run` passes signals on to the container.
     pub passes_signals: bool,
 }
 
-/// For a runtime whose `run` dies by a signal and leaves the container: a shell traps the signal and calls the
-/// runtime's `kill`. The runtime gets a separate process group, since signals go to all of the shell's. It gets the
-/// input by another number: a shell gives /dev/null to background processes.
+/// For a runtime whose `run` dies by a signal and leaves the container: a shell traps the signal and calls `kill`. The
+/// runtime gets a separate process group, since signals go to all of the shell's. Its input has another number: a shell
+/// gives /dev/null to background processes.
 const PASS_SIGNALS: &str = r#"
 exec 3<&0
 setsid "$@" run --bundle /bundle task <&3 3<&- &
@@ -58,7 +49,6 @@ while :; do
 done
 "#;
 
-/// The cell around the requested container.
 pub(super) fn around(
     asked: Container,
     system: &System,
@@ -93,7 +83,7 @@ pub(super) fn around(
     };
     let mut all = profile::system_steps(system);
     all.extend(profile::kernel_steps());
-    // Runtimes look there for cgroups. The task's cgroup holds them already; they must not see the host's.
+    // Runtimes look there for cgroups, and must not see the host's.
     all.push(Step::Tmpfs {
         at: "/sys/fs/cgroup".into(),
         bytes: 4096,
@@ -169,8 +159,8 @@ pub(super) fn around(
     })
 }
 
-/// The runtime's command, checked before the runtime starts. Runtimes differ in messages and exit statuses for a
-/// missing command, and some statuses could be the command's own.
+/// Checked before the runtime starts: runtimes differ in messages and exit statuses for a missing command. Some
+/// statuses could be the command's own.
 fn program(command: &Command) -> Program {
     let path = command.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
     let name = command.arguments.first().map(OsString::as_os_str).unwrap_or_default();
@@ -178,16 +168,14 @@ fn program(command: &Command) -> Program {
     Program { name: name.to_string_lossy().into_owned(), places }
 }
 
-/// The kind of a mount in the container's root.
 #[derive(Clone, Copy)]
 enum Place {
-    /// A tree of the cell, with the number of its mount.
+    /// A tree of the cell.
     Bound,
     /// A new file system of the runtime.
     Made,
 }
 
-/// A bundle in progress.
 #[derive(Default)]
 struct Bundle {
     mounts: Vec<Value>,
@@ -200,7 +188,7 @@ struct Bundle {
 }
 
 impl Bundle {
-    /// Sorts a sandbox's steps: those that the runtime mounts, those in the container's root, and those of the cell.
+    /// Returns also the steps of the cell.
     fn from(steps: Vec<Step>) -> (Bundle, Vec<Step>) {
         let mut bundle = Bundle::default();
         let mut of_cell = Vec::new();
@@ -264,14 +252,13 @@ impl Bundle {
         (bundle, of_cell)
     }
 
-    /// The mount that contains a path: its kind, its number, and the rest of the path.
+    /// The mount that contains a path, and the rest of the path.
     fn place(&self, at: &Path) -> Option<(Place, usize, PathBuf)> {
         let (place, kind, mount) = self.places.iter().rev().find(|(place, ..)| at.starts_with(place))?;
         let rest = at.strip_prefix(place).unwrap_or(Path::new("")).to_owned();
         Some((*kind, *mount, rest))
     }
 
-    /// Adds a small step to the mount that contains its path.
     fn put(&mut self, at: PathBuf, step: impl FnOnce(PathBuf) -> Step, of_cell: &mut Vec<Step>) {
         match self.place(&at) {
             None => self.inside.push(step(at)),
@@ -282,7 +269,6 @@ impl Bundle {
         }
     }
 
-    /// Adds a bind mount; returns its path in the cell.
     fn bind(&mut self, at: PathBuf, attributes: Attributes) -> PathBuf {
         let number = self.mounts.len();
         let source = Path::new(MOUNTS).join(number.to_string());
@@ -294,7 +280,6 @@ impl Bundle {
         source
     }
 
-    /// Adds a file system that the runtime makes.
     fn make(&mut self, at: PathBuf, kind: &str, attributes: Attributes, own: &[String]) {
         let mut options: Vec<Value> = attributes.words().map(Value::from).collect();
         options.extend(own.iter().map(|word| Value::from(word.as_str())));
@@ -305,7 +290,6 @@ impl Bundle {
         self.mounts.push(json!({ "destination": at, "type": kind, "source": kind, "options": options }));
     }
 
-    /// The config.json.
     fn config(&self, hostname: &str, command: &Command, rules: &Landlock, is_terminal: bool) -> Result<Value> {
         let arguments = command.arguments.iter().map(|word| text(word)).collect::<Result<Vec<_>>>()?;
         let environment = command

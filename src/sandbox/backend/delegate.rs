@@ -2,9 +2,8 @@
 //!
 //! The runtime never runs on the host. It is the command of a brig sandbox (the cell), as root of the cell's user
 //! namespace. It lacks capabilities on the host, and sees only the host's `/usr`, read-only. It is in the task's
-//! cgroup, disk and network namespace. So brig enforces the limits, reads the evidence, runs the gateway and collects
-//! the work. The kernel ends the runtime and its containers with the cell, whose memory had its state. Only the
-//! confinement of the command is the runtime's.
+//! cgroup, disk and network namespace, so brig enforces the limits and runs the gateway. The kernel ends the runtime
+//! and its containers with the cell. Only the confinement of the command is the runtime's.
 
 use super::Isolates;
 use super::cell;
@@ -20,22 +19,20 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 pub(super) struct Delegate<'name> {
-    /// Its path on the host.
     pub runtime: &'name Path,
 }
 
-/// The properties of a runtime, by the prefix of its file's name.
+/// A runtime's row, by the prefix of its file name.
 struct RuntimeKind {
     name: &'static str,
-    /// Options before its verb, besides `--root`.
+    /// Options before the verb, besides `--root`.
     words: &'static [&'static str],
     /// Options for no network, and for any other, if the runtime has a network stack.
     network: Option<[&'static str; 2]>,
-    /// Whether its `run` passes signals on to the container, as runc's does.
+    /// Whether `run` passes signals on to the container, as runc's does.
     passes_signals: bool,
-    /// Whether it enforces the Landlock rules of the bundle's annotation.
+    /// Whether it enforces the rules of the bundle's annotation.
     landlock: bool,
-    /// The mechanism that confines the command.
     holds: &'static str,
 }
 
@@ -82,7 +79,7 @@ impl Delegate<'_> {
         RUNTIME_KINDS.iter().find(|kind| name.starts_with(kind.name)).unwrap_or(&RUNTIME_KINDS[RUNTIME_KINDS.len() - 1])
     }
 
-    /// Its canonical path; it must be a program.
+    /// Returns the canonical path of a program.
     fn real_path(&self) -> Result<PathBuf> {
         let step = || format!("use the runtime `{}`", self.runtime.display());
         let path = std::fs::canonicalize(self.runtime).map_err(|cause| Error::os(Kind::Backend, cause));
@@ -97,7 +94,6 @@ impl Delegate<'_> {
         .hint(|| "name an OCI runtime by its absolute path, like oci:/usr/bin/runsc")
     }
 
-    /// The runtime's command line before its verb.
     fn words(&self, at: &Path, options: &Options) -> Vec<OsString> {
         let kind = self.kind();
         let mut words: Vec<OsString> = vec![at.into(), "--root".into(), cell::STATE.into()];
@@ -111,8 +107,8 @@ impl Delegate<'_> {
 }
 
 impl Isolates for Delegate<'_> {
-    /// The runtime runs in a sandbox without some kernel interfaces; its own additional isolation is unknown. An
-    /// operator may declare it in the machine's rules.
+    /// The runtime lacks some kernel interfaces; its own additional isolation is unknown. An operator may declare it in
+    /// the machine's rules.
     fn guarantee(&self) -> Guarantee {
         Guarantee::Nested
     }
@@ -132,7 +128,7 @@ impl Isolates for Delegate<'_> {
                 "run brig as root, or use the backend native",
             );
         }
-        // runc 1.1 requires its cgroup mount with any options, and a cell has none: the task's cgroup is brig's.
+        // runc 1.1 requires its cgroup mount with any options, and a cell has none.
         if self.runtime.file_name().is_some_and(|name| name.to_string_lossy().starts_with("runc")) {
             return refuse(
                 "runc does not run without its control groups, and a cell has none",

@@ -1,11 +1,7 @@
 //! `local`: the command runs on the host as the caller. Only for development of agents and of brig.
 //!
-//! What stays:
-//! - a copy-on-write view of the workspace in a mount namespace, so that the folder is never written and changes can be
-//!   shown
-//! - a PID namespace, so that no process outlives the task
-//! - the limits of cgroup and clock
-//! - collection, redaction, receipt
+//! The workspace is a copy-on-write view in a mount namespace, so its folder is never written. A PID namespace ends all
+//! processes with the task. Limits, collection, redaction and receipt stay.
 
 use super::Isolates;
 use crate::error::{Error, Kind, Result};

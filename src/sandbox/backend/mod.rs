@@ -1,8 +1,6 @@
 //! The backends of isolation: `native` (brig), `oci:PATH` (another OCI runtime in a cell), `local` (none).
 //!
-//! In: the container as `profile` plans it for the native backend. Out: the container to launch instead, its declared
-//! level of isolation, and what it cannot enforce. All else is common: workspace, disk, cgroup, gateway, supervision,
-//! collection, redaction, teardown.
+//! A backend turns the container that `profile` plans into the one to launch, and declares its isolation and its gaps.
 
 mod cell;
 mod delegate;
@@ -15,25 +13,23 @@ use crate::error::{Error, Kind, Result, Step as _};
 use crate::spec::Container;
 use std::path::Path;
 
-/// The functions of a backend.
 pub(crate) trait Isolates {
-    /// The level of isolation on this machine. Declared, never guessed.
+    /// The level of isolation is declared, never guessed.
     fn guarantee(&self) -> Guarantee;
 
-    /// Requested or default protections that it cannot enforce: names of `--allow-degraded`, each with the reason.
+    /// Protections that it cannot enforce: names of `--allow-degraded`, with reasons.
     fn lacks(&self, options: &Options) -> Vec<Degraded>;
 
     /// Refuses options that it cannot support, before anything is made.
     fn check(&self, options: &Options) -> Result<()>;
 
-    /// The container to launch for the requested one. `stage` is the task's own directory on the host.
+    /// `stage` is the task's own directory on the host.
     fn shape(&self, asked: Container, options: &Options, stage: &Path) -> Result<Container>;
 
-    /// The confinement of the command for `--explain`: replaces the rows of these names.
+    /// Rows for `--explain`, in place of those of these names.
     fn words(&self) -> Vec<(&'static str, String)>;
 }
 
-/// Brig's own namespaces, filter and Landlock rules, as they were requested.
 struct Native;
 
 impl Isolates for Native {
@@ -64,7 +60,6 @@ impl Isolates for Native {
 }
 
 impl Backend {
-    /// The implementation.
     pub(crate) fn isolates(&self) -> Box<dyn Isolates + '_> {
         match self {
             Backend::Native => Box::new(Native),
@@ -73,13 +68,12 @@ impl Backend {
         }
     }
 
-    /// The level of isolation on this machine.
     pub(crate) fn guarantee(&self) -> Guarantee {
         self.isolates().guarantee()
     }
 }
 
-/// Refuses missing protections unless the caller allows them by name; returns the missing ones.
+/// Refuses missing protections that the caller does not allow by name.
 pub(super) fn given_up(options: &Options) -> Result<Vec<Degraded>> {
     let lacks = options.backend.isolates().lacks(options);
     let refused: Vec<_> =

@@ -1,4 +1,4 @@
-//! The process that a sandbox ends with: the program that drives the sandbox.
+//! The process that a sandbox ends with: the program that drives it.
 
 use crate::error::{Context, Error, Kind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,7 +11,6 @@ use std::sync::Arc;
 pub struct Caller(Arc<OwnedFd>);
 
 impl Caller {
-    /// Opens the process with the number in `text`.
     pub(crate) fn parse(text: &str) -> Result<Caller> {
         let hint = "give the number of a running process, like `--end-with $$`";
         let pid = text.parse().ok().filter(|number| *number > 0).and_then(Pid::from_raw);
@@ -23,7 +22,6 @@ impl Caller {
         Ok(Caller(Arc::new(pidfd.map_err(|error| error.hint(hint))?)))
     }
 
-    /// Whether the process has ended.
     pub(super) fn has_ended(&self) -> bool {
         let mut wait = [PollFd::new(self, PollFlags::IN)];
         matches!(poll(&mut wait, Some(&Timespec::default())), Ok(1..))

@@ -1,4 +1,4 @@
-//! The client of the control socket: requests to a sandbox of this user.
+//! The client of the control socket.
 
 use super::super::checkpoint::Checkpoint;
 use super::super::job_limits::JobLimits;
@@ -16,12 +16,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-/// A connection to a running sandbox.
 #[derive(Debug)]
 pub(crate) struct Client(Peer);
 
 impl Client {
-    /// Connects to the sandbox whose record is in `directory`.
     pub(crate) fn connect(directory: &Path) -> Result<Client> {
         let step = || format!("reach the sandbox of `{}`", directory.display());
         let folder = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -50,42 +48,35 @@ impl Client {
         self.ask(request).map(|_| ())
     }
 
-    /// Asks the command to end, and kills the rest after the grace.
     pub(crate) fn stop(&self, grace: Option<Duration>, drain: Option<Duration>) -> Result<()> {
         self.done(&Request::Stop { grace, drain })
     }
 
-    /// Sends a signal to the command, or to the process that this connection has started.
     pub(crate) fn kill(&self, signal: i32) -> Result<()> {
         self.done(&Request::Kill { signal })
     }
 
-    /// The same without waiting for the answer, which is among the later ones.
+    /// The answer is among the later ones.
     pub(crate) fn kill_later(&self, signal: i32) -> Result<()> {
         self.0.ask(&Request::Kill { signal })
     }
 
-    /// Reports output of this connection's process. Has no answer.
     pub(crate) fn report_output(&self) -> Result<()> {
         self.0.ask(&Request::Active)
     }
 
-    /// Freezes every process.
     pub(crate) fn pause(&self) -> Result<()> {
         self.done(&Request::Pause)
     }
 
-    /// Allows or refuses what an egress rule covers from now on.
     pub(crate) fn reach(&self, rule: &Rule, allow: bool) -> Result<()> {
         self.done(&Request::Reach { rule: rule.to_string(), allow })
     }
 
-    /// Resumes the processes.
     pub(crate) fn unpause(&self) -> Result<()> {
         self.done(&Request::Unpause)
     }
 
-    /// Makes a checkpoint.
     pub(crate) fn checkpoint(&self, name: Option<String>) -> Result<Checkpoint> {
         match self.ask(&Request::Checkpoint { name })? {
             Reply::Checkpoint(made) => Ok(made),
@@ -93,7 +84,6 @@ impl Client {
         }
     }
 
-    /// Its current usage.
     pub(crate) fn stats(&self) -> Result<Sample> {
         match self.ask(&Request::Stats)? {
             Reply::Stats(sample) => Ok(*sample),
@@ -101,7 +91,6 @@ impl Client {
         }
     }
 
-    /// Its processes, by their ids in the supervisor's PID namespace.
     pub(crate) fn processes(&self) -> Result<Vec<i32>> {
         match self.ask(&Request::Processes)? {
             Reply::Processes(processes) => Ok(processes),
@@ -109,7 +98,6 @@ impl Client {
         }
     }
 
-    /// The environment of its command.
     pub(crate) fn environment(&self) -> Result<Vec<(OsString, OsString)>> {
         match self.ask(&Request::Environment)? {
             Reply::Environment(environment) => Ok(environment),
@@ -117,7 +105,6 @@ impl Client {
         }
     }
 
-    /// The values of its secrets, by name.
     pub(crate) fn values(&self) -> Result<Vec<(String, Vec<u8>)>> {
         self.0.ask(&Request::Values)?;
         let memory = match self.0.answer()? {
@@ -129,8 +116,7 @@ impl Client {
         serde_json::from_slice(&read_memory(&memory)?).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
     }
 
-    /// Attaches: this client's bytes become the command's input. Returns whether it has a terminal, and whether it
-    /// takes input.
+    /// This client's bytes become the command's input. Returns whether it has a terminal, and takes input.
     pub(crate) fn attach(&self) -> Result<(bool, bool)> {
         match self.ask(&Request::Attach)? {
             Reply::Attached { terminal, input } => Ok((terminal, input)),
@@ -138,37 +124,34 @@ impl Client {
         }
     }
 
-    /// Passes bytes to the command; an empty slice ends its input.
+    /// An empty slice ends the command's input.
     pub(crate) fn input(&self, bytes: &[u8]) -> Result<()> {
         self.0.input(bytes).failing(Kind::Lost, || "pass input on")
     }
 
-    /// Gives the command's terminal this size. The answer is among the later ones.
+    /// The answer is among the later ones.
     pub(crate) fn resize(&self, rows: u16, columns: u16) -> Result<()> {
         self.0.ask(&Request::Resize { rows, columns })
     }
 
-    /// Asks a job to end, and kills it after the grace.
     pub(crate) fn stop_job(&self, job: u32, grace: Option<Duration>) -> Result<()> {
         self.done(&Request::StopJob { job, grace })
     }
 
-    /// Sends a signal to a job.
     pub(crate) fn kill_job(&self, job: u32, signal: i32) -> Result<()> {
         self.done(&Request::KillJob { job, signal })
     }
 
-    /// Starts a process. Its descriptors, start and end come as [`Client::next`].
+    /// Descriptors, start and end come as [`Client::next`].
     pub(crate) fn exec(&self, exec: Exec) -> Result<()> {
         self.0.ask(&Request::Exec(exec))
     }
 
-    /// The same for a job with separate limits.
     pub(crate) fn exec_limited(&self, exec: Exec, limits: JobLimits) -> Result<()> {
         self.0.ask(&Request::LimitedJob { exec, limits })
     }
 
-    /// The next reply; `None` when the sandbox is gone.
+    /// `None` when the sandbox is gone.
     pub(crate) fn next(&self) -> Result<Option<(Reply, Option<OwnedFd>)>> {
         self.0.answer()
     }
@@ -180,7 +163,6 @@ impl AsFd for Client {
     }
 }
 
-/// The error of a sandbox that ended during a request.
 pub(super) fn over() -> Error {
     Error::new(Kind::State, "it has ended meanwhile").hint("see `brig task show ID`")
 }

@@ -1,4 +1,4 @@
-//! Words of a command line and variables in messages: text, or an array of bytes for what is not UTF-8.
+//! Words and variables in messages: text, or an array of bytes for what is not UTF-8.
 
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};

@@ -1,4 +1,4 @@
-//! The control socket before the sandbox exists: serves requests to end, and answers all others with an error.
+//! The control socket before the sandbox exists: serves requests to end, and refuses all others.
 
 use super::super::signals::Signals;
 use super::wire::{ClientMessage, Reply, Request};
@@ -8,12 +8,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
-    /// Nothing happened.
     Nothing,
-    /// A client or a signal asks for the end.
     Cancelled,
 }
 
@@ -45,7 +42,8 @@ pub(crate) fn idle(control: &mut Control, signals: &Signals, other: BorrowedFd<'
 }
 
 impl Control {
-    /// Whether a client or the end of its caller asks for the end of a task without a sandbox. Other requests wait for the sandbox.
+    /// Whether a client asks, or the caller has ended, in a task without a sandbox. Other requests wait for the
+    /// sandbox.
     pub(crate) fn is_asked_to_end(&mut self) -> bool {
         self.accept();
         let asks = |client: &&mut Connected| client.peer.peek().is_some_and(|request| is_end(&request));
@@ -59,7 +57,6 @@ impl Control {
     }
 }
 
-/// Whether a request ends the task.
 fn is_end(request: &Request) -> bool {
     matches!(request, Request::Stop { .. } | Request::Kill { signal: 9 | 15 | 2 })
 }

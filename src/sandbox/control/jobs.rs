@@ -8,41 +8,33 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The most jobs of one sandbox at a time, and in all: each leaves a record.
+/// The most jobs at a time, and in all: each leaves a record.
 const MOST_AT_ONCE: usize = 16;
 const MOST: u32 = 1000;
-/// How long output of a job may still come after its process's end. Then the rest of its tree is killed.
+/// The time for output after a job's end. Then the rest of its tree is killed.
 const DRAIN: Duration = Duration::from_secs(2);
-/// The status of a process that SIGKILL ended.
 const KILLED: u8 = 137;
-/// Bytes of one read.
 const CHUNK: usize = 64 << 10;
 
-/// A running job.
 #[derive(Debug)]
 pub(in crate::sandbox) struct Job {
     id: u32,
     session: Session,
     outputs: [Option<OwnedFd>; 2],
-    /// When its process tree is killed, after a request to end.
     kill_at: Option<Instant>,
     is_stopped: bool,
-    /// Its status, once its process has ended, and when that was.
     ended: Option<(u8, Instant)>,
 }
 
-/// The receiver of a job's changes.
 pub(in crate::sandbox) type Receiver<'own> = &'own mut dyn FnMut(u32, JobEvent<'_>);
 
 impl Control {
-    /// The commands of clients and the jobs that run.
     pub(in crate::sandbox) fn running(&self) -> Vec<String> {
         let commands = self.clients.iter().filter_map(|client| client.session.as_ref()?.running().map(str::to_owned));
         let jobs = self.jobs.iter().filter_map(|job| Some(format!("j{}: {}", job.id, job.session.running()?)));
         commands.chain(jobs).collect()
     }
 
-    /// Refuses one more job than a sandbox may have.
     pub(in crate::sandbox) fn has_room_for_job(&self) -> Result<()> {
         let pending = self.clients.iter().filter(|client| client.session.as_ref().is_some_and(Session::is_pending_job));
         if self.jobs.len() + pending.count() >= MOST_AT_ONCE {
@@ -56,7 +48,7 @@ impl Control {
         Ok(())
     }
 
-    /// Makes a job of the client's process if its program runs now; returns its number.
+    /// Makes a job if the client's program runs. Returns its number.
     pub(in crate::sandbox) fn promote(&mut self, index: usize, receive: Receiver<'_>) -> Option<u32> {
         let client = self.clients.get_mut(index)?;
         let PendingJob { command, timeout, limits, outputs } = client.session.as_mut()?.take_job()?;
@@ -74,7 +66,6 @@ impl Control {
         Some(self.last_job)
     }
 
-    /// Whether the kernel killed a process of a job for lack of memory.
     pub(in crate::sandbox) fn has_oom_kill(&self) -> bool {
         self.jobs.iter().any(|job| job.session.has_oom_kill())
     }
@@ -88,27 +79,22 @@ impl Control {
         })
     }
 
-    /// Reads what a job has written; returns whether there was something.
     pub(in crate::sandbox) fn read_job(&mut self, index: usize, stream: Stream, receive: Receiver<'_>) -> bool {
         self.jobs.get_mut(index).is_some_and(|job| job.read(stream, receive))
     }
 
-    /// Notes the status of a job whose process has ended.
     pub(in crate::sandbox) fn note_job_end(&mut self, index: usize) {
         if let Some(job) = self.jobs.get_mut(index) {
             job.note_end();
         }
     }
 
-    /// A running job.
     pub(in crate::sandbox) fn job(&mut self, id: u32) -> Result<&mut Job> {
         self.jobs.iter_mut().find(|job| job.id == id).ok_or_else(|| {
             Error::new(Kind::NotFound, format!("the task runs no job `j{id}`")).hint("see `brig task jobs ID`")
         })
     }
 
-    /// Kills what is overdue, and passes on the end of jobs that are over.
-    ///
     /// The kernel may report the end of a job before that of the sandbox: with `is_ending` a killed job ended with it.
     pub(in crate::sandbox) fn check_jobs(&mut self, now: Instant, is_ending: bool, receive: Receiver<'_>) {
         self.clients.iter_mut().filter_map(|client| client.session.as_mut()).for_each(|each| each.end_if_overdue(now));
@@ -132,7 +118,7 @@ impl Control {
         }
     }
 
-    /// Passes on the end of the jobs that ended with the sandbox. Their processes are reaped.
+    /// The jobs ended with the sandbox: their processes are reaped.
     pub(in crate::sandbox) fn report_jobs(&mut self, receive: Receiver<'_>) {
         for job in std::mem::take(&mut self.jobs) {
             // Its own end may have come at the same moment.
@@ -141,13 +127,11 @@ impl Control {
         }
     }
 
-    /// Kills all jobs and waits for their processes.
     pub(super) fn end_jobs(&mut self) {
         self.jobs.iter().for_each(|job| job.session.end());
         self.jobs.iter_mut().for_each(Job::note_end);
     }
 
-    /// When something of a client's process or of a job is due.
     pub(in crate::sandbox) fn deadline(&self) -> Option<Instant> {
         let sessions = self.clients.iter().filter_map(|client| client.session.as_ref()?.deadline());
         let jobs = self.jobs.iter().flat_map(|job| {
@@ -159,14 +143,13 @@ impl Control {
 }
 
 impl Job {
-    /// Asks it to end with `signal`; after `grace` its process tree is killed.
     pub(in crate::sandbox) fn stop(&mut self, signal: rustix::process::Signal, grace: Duration) -> Result<()> {
         self.is_stopped = true;
         self.kill_at = Some(Instant::now() + grace);
         self.session.signal(signal)
     }
 
-    /// Sends it a signal; SIGKILL ends its process tree.
+    /// SIGKILL ends the process tree.
     pub(in crate::sandbox) fn kill(&mut self, signal: rustix::process::Signal) -> Result<()> {
         if signal != rustix::process::Signal::KILL {
             return self.session.signal(signal);
@@ -221,7 +204,7 @@ impl Job {
         }
     }
 
-    /// Kills the rest of its tree, passes its last output and its end on.
+    /// Kills the rest of the tree first.
     fn finish(mut self, why: JobEnd, receive: Receiver<'_>) -> Option<Session> {
         self.session.end();
         for stream in [Stream::Output, Stream::Error] {

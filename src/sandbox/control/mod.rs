@@ -1,9 +1,8 @@
 //! Control of a running sandbox: a private socket in its record, served by the supervisor's loop.
 //!
-//! In: requests of the same user or the machine's root, identified by the kernel (SO_PEERCRED). Out: one reply each;
-//! for a new process its descriptors and its end. Order: [`Control::open`] before the sandbox begins; `requests` in the
-//! loop; [`Control::end`] before its pid 1 is reaped. Never: a request that weakens the sandbox, or a slow client that
-//! stops the supervisor; it is dropped.
+//! The kernel identifies the client (SO_PEERCRED): the same user or the machine's root. Each request gets one reply, a
+//! new process also its descriptors and its end. No request weakens the sandbox. A slow client is dropped, so that it
+//! does not stop the supervisor.
 
 mod caller;
 mod client;
@@ -33,71 +32,54 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use wire::Peer;
 
-/// The socket's name in a task's directory.
 const NAME: &str = "control.sock";
-/// The most clients. A further one waits to be accepted.
+/// A further client waits to be accepted.
 const CLIENTS: usize = 64;
-/// The most ended processes whose background processes live on.
 const MOST_RELEASED: usize = 64;
 
-/// The socket of one sandbox and its clients.
 #[derive(Debug)]
 pub(crate) struct Control {
     listener: OwnedFd,
     path: PathBuf,
     pub(super) clients: Vec<Connected>,
-    /// Killed process trees of clients that are gone, until they have ended.
     ending: Vec<Session>,
-    /// Ended processes whose background processes live on without a client, until the last one has ended.
+    /// Ended processes whose background processes live on without a client.
     released: Vec<Session>,
-    /// Processes that have no client.
     jobs: Vec<jobs::Job>,
-    /// The number of the newest job.
     last_job: u32,
-    /// The process whose end ends the sandbox, until it has ended.
+    /// Its end ends the sandbox.
     caller: Option<Caller>,
 }
 
-/// A client's connection.
 #[derive(Debug)]
 pub(super) struct Connected {
     pub(super) peer: Peer,
     /// Whether its bytes are the command's input.
     pub(super) is_attached: bool,
-    /// The process that it has started.
     pub(super) session: Option<Session>,
-    /// Whether the supervisor drops the connection next.
     pub(super) gone: bool,
 }
 
 impl Connected {
-    /// Sends a reply. A client that does not take it is dropped.
+    /// Drops a client that does not take the reply.
     pub(super) fn answer(&mut self, reply: &Reply) {
         self.gone |= self.peer.reply(reply, None).is_err();
     }
 }
 
-/// What of the control socket is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// A client connects.
     Listener,
-    /// The process that the sandbox ends with has ended.
     CallerEnd,
-    /// A client has sent a message, or has closed its connection.
     Client(usize),
-    /// A client's process reports its start.
     Start(usize),
-    /// A client's process has ended.
     End(usize),
-    /// A job has written something.
     JobOutput(usize, Stream),
-    /// A job's process has ended.
     JobEnd(usize),
 }
 
 impl Control {
-    /// Makes the socket in `directory`, for this user alone.
+    /// Makes the socket for this user alone.
     pub(crate) fn open(directory: &Path) -> Result<Control> {
         let step = || format!("make the control socket in `{}`", directory.display());
         let folder = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -121,17 +103,14 @@ impl Control {
         })
     }
 
-    /// Ends the sandbox with this process.
     pub(crate) fn end_with(&mut self, caller: Option<Caller>) {
         self.caller = caller;
     }
 
-    /// Stops the watch over the process that has ended.
     pub(super) fn forget_caller(&mut self) {
         self.caller = None;
     }
 
-    /// Accepts waiting clients of this user or the machine's root.
     pub(super) fn accept(&mut self) {
         while self.clients.len() < CLIENTS {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -148,7 +127,7 @@ impl Control {
         }
     }
 
-    /// The descriptors for poll(2). Takes messages of attached clients only if the command `takes_input`.
+    /// Reads attached clients only if the command `takes_input`.
     pub(super) fn waits<'own>(&'own self, takes_input: bool) -> Vec<(Slot, PollFd<'own>)> {
         let mut waits = Vec::new();
         let mut add = |slot, descriptor: BorrowedFd<'own>| {
@@ -172,7 +151,7 @@ impl Control {
         waits
     }
 
-    /// Ends all processes of clients. Before the wait for pid 1: the kernel keeps it until all others are reaped.
+    /// Call this before the wait for pid 1: the kernel keeps it until all others are reaped.
     pub(crate) fn end(&mut self) {
         for client in &mut self.clients {
             let Some(mut session) = client.session.take() else { continue };
@@ -188,7 +167,7 @@ impl Control {
         }
     }
 
-    /// Ends the processes of clients that are gone, and drops ended ones.
+    /// Ends the processes of clients that are gone.
     pub(super) fn forget(&mut self) {
         for client in self.clients.iter_mut().filter(|client| client.gone) {
             let Some(session) = client.session.take() else { continue };
@@ -204,7 +183,7 @@ impl Control {
         self.ending.retain(|session| !session.is_gone());
     }
 
-    /// Lets what the ended process of a client started in the background live on without the client.
+    /// Lets background processes of the client's ended process outlive the client.
     pub(super) fn release(&mut self, index: usize) -> Result<()> {
         let released =
             self.clients.iter().filter_map(|client| client.session.as_ref()).filter(|each| each.is_released());
@@ -219,7 +198,6 @@ impl Control {
         }
     }
 
-    /// Whether a process that entered counts as activity of the task now.
     pub(super) fn is_active(&self) -> bool {
         let mut sessions = self.clients.iter().filter_map(|client| client.session.as_ref());
         sessions.any(Session::is_activity) || self.jobs.iter().any(jobs::Job::is_activity)
@@ -234,12 +212,11 @@ impl Drop for Control {
     }
 }
 
-/// Whether this user id may send requests: the own one, or the machine's root.
 fn is_allowed(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
-/// The address through the folder's descriptor: a socket's path has at most 107 bytes (unix(7)).
+/// Leads through the folder's descriptor: a socket's path has at most 107 bytes (unix(7)).
 fn address(folder: &OwnedFd) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new(format!("/proc/self/fd/{}/{NAME}", folder.as_fd().as_raw_fd()))
 }

@@ -14,29 +14,20 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// A process and its state.
 #[derive(Debug)]
 pub(in crate::sandbox) struct Session {
     entered: Entered,
     /// Whether its program has started or failed to.
     is_settled: bool,
-    /// Whether the process has ended. Its descendants live until the client is gone: they may still have output.
+    /// Its descendants live until the client is gone: they may still have output.
     has_ended: bool,
-    /// Whether its descendants live on without its client.
     is_released: bool,
-    /// Whether it copies files, which counts as activity of the task.
     copies: bool,
-    /// When its process tree is killed.
     deadline: Option<Instant>,
-    /// Whether it was killed at its deadline.
     is_overdue: bool,
-    /// Its command, for messages.
     words: String,
-    /// What it becomes once its program runs, if it is a job.
     job: Option<PendingJob>,
-    /// Its own limits.
     limits: JobLimits,
-    /// The separate limit that it has reached, of [`JobEnd`]'s.
     hit: Option<JobEnd>,
 }
 
@@ -46,7 +37,7 @@ pub(in crate::sandbox) struct PendingJob {
     pub(super) command: Vec<String>,
     pub(super) timeout: Option<Duration>,
     pub(super) limits: JobLimits,
-    /// The readers of standard output and standard error.
+    /// Readers of standard output and standard error.
     pub(super) outputs: [OwnedFd; 2],
 }
 
@@ -61,10 +52,10 @@ impl PendingJob {
 }
 
 impl Session {
-    /// Starts it, and sends the client its ends of the pipes. The supervisor keeps those of a job.
+    /// Sends the client its ends of the pipes. The supervisor keeps those of a job.
     ///
-    /// A client that does not take them may be gone. It is the second value: the process runs, and must be ended and
-    /// reaped like that of any other client. Without that the kernel would keep pid 1 for ever.
+    /// The second value: the client did not take them, and may be gone. The process runs, and must be ended and reaped:
+    /// else the kernel would keep pid 1 for ever.
     pub(in crate::sandbox) fn start(
         running: &Running,
         exec: Exec,
@@ -116,27 +107,25 @@ impl Session {
         Ok((session, sent))
     }
 
-    /// Readable for the messages of its start; `None` after it.
+    /// Readable for messages of the start; `None` after it.
     pub(in crate::sandbox) fn channel(&self) -> Option<BorrowedFd<'_>> {
         (!self.is_settled).then(|| self.entered.channel())
     }
 
-    /// Readable when it ends; `None` after it.
+    /// Readable at the end; `None` after it.
     pub(in crate::sandbox) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         (!self.has_ended).then(|| self.entered.pidfd())
     }
 
-    /// Whether it counts as activity of the task now: it copies files, or its time is limited.
+    /// Whether it copies files, or its time is limited.
     pub(in crate::sandbox) fn is_activity(&self) -> bool {
         (self.copies || self.deadline.is_some()) && !self.has_ended
     }
 
-    /// When its process tree is killed, if it is not over before.
     pub(in crate::sandbox) fn deadline(&self) -> Option<Instant> {
         self.deadline.filter(|_| !self.has_ended)
     }
 
-    /// Kills its process tree if its time is over.
     pub(in crate::sandbox) fn end_if_overdue(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| now >= deadline) {
             (self.deadline, self.is_overdue) = (None, true);
@@ -144,8 +133,7 @@ impl Session {
         }
     }
 
-    /// Kills its process tree if a separate limit was reached. cgroup v1 has no memory.oom.group: the kernel killed one
-    /// process, and the others would go on in an undefined state.
+    /// Kills the process tree if a separate limit was reached, for the reason of `Watch::out_of_memory`.
     pub(super) fn end_at_limit(&mut self) {
         if self.hit.is_none() && !self.limits.is_empty() {
             self.hit = self.limit_hit();
@@ -155,7 +143,7 @@ impl Session {
         }
     }
 
-    /// The separate limit that it has reached. Counters that cannot be read end it.
+    /// Counters that cannot be read end the process.
     fn limit_hit(&self) -> Option<JobEnd> {
         let Ok(Some((usage, evidence))) = self.entered.counters() else { return Some(JobEnd::Stopped) };
         let used = usage.cpu_total_ns.map(Duration::from_nanos);
@@ -169,28 +157,25 @@ impl Session {
         }
     }
 
-    /// The separate limit at which it was ended.
     pub(super) fn hit(&self) -> Option<JobEnd> {
         self.hit
     }
 
-    /// Whether the kernel killed one of its processes for lack of memory. v1 counts in the group of the process, whatever
-    /// group has the limit.
+    /// v1 counts in the group of the process, whatever group has the limit.
     pub(super) fn has_oom_kill(&self) -> bool {
         self.entered.counters().is_ok_and(|counters| counters.is_some_and(|(_, evidence)| evidence.oom_kills > 0))
     }
 
-    /// Whether it was killed at its deadline.
     pub(in crate::sandbox) fn is_overdue(&self) -> bool {
         self.is_overdue
     }
 
-    /// Its command, while the process runs; `None` for a copy of files.
+    /// `None` after the end, and for a copy of files.
     pub(super) fn running(&self) -> Option<&str> {
         (!self.has_ended && !self.copies).then_some(self.words.as_str())
     }
 
-    /// Lets its descendants live on without its client. Its own end must have come.
+    /// Lets the descendants outlive the client.
     pub(super) fn release(&mut self) -> Result<()> {
         if !self.has_ended {
             return Err(Error::new(Kind::State, "the process runs").hint("wait for its end, or begin a job"));
@@ -203,23 +188,21 @@ impl Session {
         self.is_released
     }
 
-    /// Whether it becomes a job.
     pub(super) fn is_pending_job(&self) -> bool {
         self.job.is_some()
     }
 
-    /// The job that it becomes, once its program runs.
+    /// `None` until the program runs.
     pub(in crate::sandbox) fn take_job(&mut self) -> Option<PendingJob> {
         if self.is_settled { self.job.take() } else { None }
     }
 
-    /// Kills the process and its descendants, without waiting.
+    /// Kills the descendants too; does not wait.
     pub(in crate::sandbox) fn end(&self) {
         // A process that cannot be killed here ends with the sandbox.
         let _ = self.entered.end();
     }
 
-    /// Whether the process and its tree are gone.
     pub(in crate::sandbox) fn is_gone(&self) -> bool {
         self.entered.is_gone()
     }
@@ -228,7 +211,7 @@ impl Session {
         if self.has_ended { Ok(()) } else { self.entered.signal(signal) }
     }
 
-    /// Passes the next message on. A filter's listener is for the supervisor.
+    /// A filter's listener is for the supervisor.
     pub(in crate::sandbox) fn pass_message(&mut self, peer: &Peer, refusals: &mut Refusals) -> Result<(), Errno> {
         match self.entered.receive() {
             Ok(Some(Message::Refusals(listener))) => {
@@ -252,13 +235,13 @@ impl Session {
         peer.reply(&Reply::Failed(error), None)
     }
 
-    /// Waits for the end of the process and returns its exit status. A process that was reaped before has none.
+    /// Returns the exit status. A process that was reaped before has none.
     pub(in crate::sandbox) fn wait(&mut self) -> Result<u8> {
         self.has_ended = true;
         self.entered.reap()
     }
 
-    /// Waits for its end and sends the client its status, once.
+    /// Sends the client the status, once.
     pub(in crate::sandbox) fn report_end(&mut self, peer: &Peer) -> Result<(), Errno> {
         if self.has_ended {
             return Ok(());

@@ -1,6 +1,6 @@
-//! The messages between a running sandbox and its clients, over a SOCK_SEQPACKET socket. A message is one JSON
-//! document, with at most one descriptor. Input of a terminal is bytes after a tag. A document that is longer than a
-//! message is in a file in memory, whose descriptor the message has.
+//! Messages between a running sandbox and its clients, over a SOCK_SEQPACKET socket: one JSON document, with at most
+//! one descriptor. A document that is longer than a message is in a file in memory, whose descriptor the message has.
+//! Input of a terminal is bytes after a tag.
 
 use super::super::checkpoint::Checkpoint;
 use super::super::job_limits::JobLimits;
@@ -16,64 +16,61 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// The longest message; a socket's buffer holds it.
+/// A socket's buffer holds a message of this length.
 pub(crate) const LARGEST: usize = 128 << 10;
-/// The longest document: longer than any command line that the kernel takes (execve(2): 2 MiB by default).
+/// Longer than any command line that the kernel takes (execve(2): 2 MiB by default).
 const LARGEST_DOCUMENT: usize = 4 << 20;
 const JSON: u8 = b'J';
 const MEMORY: u8 = b'M';
 const INPUT: u8 = b'I';
 
-/// The version of these messages. Increase it with every change that an older client or supervisor misunderstands, and
-/// change docs/control.md with it.
+/// Increase it with every change that an older client or supervisor misunderstands, and change docs/control.md.
 pub(crate) const VERSION: u32 = 1;
 
-/// A request to a sandbox.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
-    /// The version of the messages that the sandbox understands.
+    /// The version of the messages.
     Version,
-    /// End: ask the command, kill the rest after the grace (default: the task's own). With `drain`, processes that entered
-    /// may end first, for this time.
+    /// Asks the command to end, and kills the rest after the grace (default: the task's own). With `drain`, processes
+    /// that entered may end first, for this time.
     Stop { grace: Option<Duration>, drain: Option<Duration> },
-    /// Send a signal to the command; 9 ends everything at once.
+    /// Signals this connection's process, else the command, where 9 ends everything at once.
     Kill { signal: i32 },
-    /// Freeze every process.
+    /// Freezes every process.
     Pause,
-    /// Resume them.
+    /// Resumes every process.
     Unpause,
-    /// Copy its files; without a name, under the first free number.
+    /// Copies the files; without a name, under the first free number.
     Checkpoint { name: Option<String> },
-    /// Its current usage.
+    /// The current usage.
     Stats,
-    /// Its processes.
+    /// The ids of the processes.
     Processes,
-    /// Start another process in it.
+    /// Starts another process.
     Exec(Exec),
-    /// Start a job with separate limits. A supervisor that does not know them refuses the request.
+    /// A supervisor that does not know separate limits refuses the request.
     LimitedJob { exec: Exec, limits: JobLimits },
-    /// This connection's process has ended; what it started in the background may live on without the connection.
+    /// Background processes of this connection's ended process may outlive the connection.
     Release,
     /// Output of this connection's process: the task is not idle. Has no answer.
     Active,
-    /// Take input from this client, if the command takes any.
+    /// Takes input from this client, if the command takes any.
     Attach,
     /// The size of the attached client's terminal.
     Resize { rows: u16, columns: u16 },
-    /// Allow or refuse what an egress rule covers from now on.
+    /// Allows or refuses what an egress rule covers from now on.
     Reach { rule: String, allow: bool },
-    /// Ask a job to end, and kill it after the grace (default: the task's own).
+    /// Kills the job after the grace (default: the task's own).
     StopJob { job: u32, grace: Option<Duration> },
-    /// Send a signal to a job; 9 ends its whole process tree.
+    /// 9 ends the whole process tree of the job.
     KillJob { job: u32, signal: i32 },
-    /// The values of its secrets, for the caller's redactor: the caller's user gave them.
+    /// For the caller's redactor: the caller's user gave the values.
     Values,
-    /// The environment of its command with values: the caller's user gave them.
+    /// The variables with their values: the caller's user gave them.
     Environment,
 }
 
-/// A process to start.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Exec {
     #[serde(with = "words")]
@@ -81,46 +78,43 @@ pub(crate) struct Exec {
     #[serde(with = "variables")]
     pub environment: Vec<(OsString, OsString)>,
     pub directory: Option<std::path::PathBuf>,
-    /// Rows and columns of its terminal, if any.
+    /// Rows and columns of the terminal.
     pub terminal: Option<(u16, u16)>,
     /// Serve file requests instead of running the command.
     pub errand: bool,
-    /// Its user, its group and its supplementary groups; `None` for those of the task's command.
+    /// User, group and supplementary groups; `None` for those of the task's command.
     pub user: Option<(u32, u32, Vec<u32>)>,
-    /// How long it may run.
     pub timeout: Option<Duration>,
     /// Whether it outlives its client, with its output in a log.
     pub is_job: bool,
 }
 
-/// A reply.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reply {
-    /// It is done.
+    /// The request is done.
     Done,
-    /// The version of these messages, and that of brig.
+    /// The versions of the messages and of brig.
     Version { messages: u32, brig: String },
-    /// The error.
+    /// The request failed.
     Failed(Error),
-    /// Its current usage.
+    /// The current usage.
     Stats(Box<Sample>),
-    /// The copy of its files.
+    /// The copy of the files.
     Checkpoint(Checkpoint),
-    /// Its processes, in the PID namespace of the supervisor.
+    /// The ids in the PID namespace of the supervisor.
     Processes(Vec<i32>),
-    /// The descriptor of this message is the process's standard descriptor of this number; without a number, its
-    /// terminal.
+    /// The message's descriptor is the process's standard descriptor of this number, or its terminal.
     Stream(Option<u8>),
-    /// Its program runs.
+    /// The program runs.
     Started,
-    /// It is a job with this number.
+    /// The process is a job with this number.
     Job(u32),
-    /// It has ended, with this status.
+    /// The process has ended, with this status.
     Exited(u8),
-    /// Its process tree was killed at its time limit.
+    /// The process tree was killed at its time limit.
     TimedOut,
-    /// Whether it has a terminal, and whether it takes input.
+    /// Whether the command has a terminal, and takes input.
     Attached { terminal: bool, input: bool },
     /// Names and values as JSON in this message's memory file: they may exceed a message.
     Values,
@@ -134,16 +128,13 @@ impl Reply {
     }
 }
 
-/// A message from a client.
 #[derive(Debug)]
 pub(crate) enum ClientMessage {
-    /// A request.
     Request(Request),
     /// Bytes for the command; empty at the end.
     Input(Vec<u8>),
 }
 
-/// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct Peer(Channel);
 
@@ -156,7 +147,7 @@ impl Peer {
         self.send(request, None).failing(Kind::Lost, || "ask the sandbox")
     }
 
-    /// Passes bytes to the command; empty for their end. EAGAIN: try again later.
+    /// Empty at the end. EAGAIN: try again later.
     pub(crate) fn input(&self, bytes: &[u8]) -> Result<(), Errno> {
         self.0.send(&[&[INPUT], bytes].concat(), None)
     }
@@ -178,7 +169,7 @@ impl Peer {
         }
     }
 
-    /// The next message of a client; `None` when it is gone.
+    /// `None` when the client is gone.
     pub(crate) fn receive(&self) -> Result<Option<ClientMessage>> {
         let packet = self.0.receive_up_to(LARGEST).failing(Kind::Lost, || "receive from a client")?;
         let Some(packet) = packet else { return Ok(None) };
@@ -192,14 +183,14 @@ impl Peer {
         }
     }
 
-    /// The next message, if it is a short request, without consuming it.
+    /// Returns only a short request, and does not consume it.
     pub(crate) fn peek(&self) -> Option<Request> {
         let mut bytes = [0_u8; 256];
         let (length, _) = recv(&self.0, &mut bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT).ok()?;
         serde_json::from_slice(bytes.get(..length)?.strip_prefix(&[JSON])?).ok()
     }
 
-    /// The sandbox's next reply; `None` when it is gone.
+    /// `None` when the sandbox is gone.
     pub(crate) fn answer(&self) -> Result<Option<(Reply, Option<OwnedFd>)>> {
         let packet = self.0.receive_up_to(LARGEST).failing(Kind::Lost, || "receive from the sandbox")?;
         let Some(packet) = packet else { return Ok(None) };
@@ -211,7 +202,6 @@ impl Peer {
     }
 }
 
-/// A long document in a file of fixed size.
 fn in_memory(document: &[u8]) -> Result<OwnedFd> {
     let memory = new_sealable_memory("message").failing(Kind::Internal, || "make a message")?;
     write_memory(&memory, document)?;
@@ -219,7 +209,7 @@ fn in_memory(document: &[u8]) -> Result<OwnedFd> {
     Ok(memory)
 }
 
-/// The document in a file in memory. Refuses other files, which could block the reader, and one that could shrink.
+/// Refuses other files, which could block the reader, and one that could shrink.
 fn of_memory(memory: Option<OwnedFd>) -> Result<Vec<u8>> {
     let refused = |why: &str| Error::new(Kind::Lost, format!("a message without its file in memory: {why}"));
     let memory = memory.ok_or_else(|| refused("it has no descriptor"))?;
