@@ -1,13 +1,12 @@
-//! sched_setattr(2), ioprio_set(2), personality(2), set_mempolicy(2), pidfd_getfd(2): attributes of this process that rustix lacks.
+//! Attributes of this process that rustix lacks.
 
 use super::check;
 use rustix::io::Errno;
 
-/// struct sched_attr of linux/sched/types.h, version 0 with its 48 bytes.
+/// struct sched_attr of linux/sched/types.h, version 0: 48 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SchedAttr {
-    /// Bytes of this struct.
     pub size: u32,
     /// `SCHED_*`.
     pub policy: u32,
@@ -17,19 +16,16 @@ pub(crate) struct SchedAttr {
     pub nice: i32,
     /// Of SCHED_FIFO and SCHED_RR.
     pub priority: u32,
-    /// Of SCHED_DEADLINE, nanoseconds.
+    /// SCHED_DEADLINE, nanoseconds; also the next two.
     pub runtime: u64,
-    /// Of SCHED_DEADLINE, nanoseconds.
     pub deadline: u64,
-    /// Of SCHED_DEADLINE, nanoseconds.
     pub period: u64,
 }
 
-/// Sets this thread's scheduling. sched_setattr(2).
+/// sched_setattr(2) for this thread.
 pub(crate) fn set_scheduling(attributes: &SchedAttr) -> Result<(), Errno> {
     let attributes = SchedAttr { size: size_of::<SchedAttr>() as u32, ..*attributes };
-    // SAFETY: attributes is a whole sched_attr with its size, and outlives the call; 0 means this thread, and no
-    // flags.
+    // SAFETY: attributes is a whole sched_attr with its size, and outlives the call; 0: this thread, no flags.
     check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })
 }
 
@@ -37,7 +33,7 @@ pub(crate) fn set_scheduling(attributes: &SchedAttr) -> Result<(), Errno> {
 const WHO_PROCESS: libc::c_int = 1;
 const WHO_PROCESS_GROUP: libc::c_int = 2;
 
-/// Sets the I/O priority of this process group. ioprio_set(2).
+/// ioprio_set(2) for this process group.
 pub(crate) fn set_io_priority(value: u32) -> Result<(), Errno> {
     set_io_priority_of(WHO_PROCESS_GROUP, value)
 }
@@ -47,8 +43,7 @@ fn set_io_priority_of(which: libc::c_int, value: u32) -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_ioprio_set, which, 0, value) })
 }
 
-/// Moves this thread's I/O from the real-time class to the middle of the best-effort class. ioprio_set(2),
-/// linux/ioprio.h.
+/// Moves I/O from the real-time class to the middle of the best-effort class (linux/ioprio.h).
 fn leave_real_time_io() -> Result<(), Errno> {
     const CLASS_SHIFT: u32 = 13;
     const REAL_TIME: libc::c_long = 1;
@@ -61,8 +56,7 @@ fn leave_real_time_io() -> Result<(), Errno> {
     set_io_priority_of(WHO_PROCESS, MIDDLE_OF_BEST_EFFORT)
 }
 
-/// Leaves a real-time policy (SCHED_FIFO, SCHED_RR, SCHED_DEADLINE) and the real-time class of I/O.
-/// sched_setscheduler(2), ioprio_set(2).
+/// Leaves SCHED_FIFO, SCHED_RR, SCHED_DEADLINE, and the real-time class of I/O.
 pub(crate) fn leave_real_time() -> Result<(), Errno> {
     const RESET_ON_FORK: libc::c_long = 0x4000_0000; // linux/sched.h
     // SAFETY: no memory is passed; 0 means this thread.
@@ -75,15 +69,15 @@ pub(crate) fn leave_real_time() -> Result<(), Errno> {
     leave_real_time_io()
 }
 
-/// Sets this thread's memory policy. set_mempolicy(2); `nodes` is a bit mask.
+/// set_mempolicy(2); `nodes` is a bit mask.
 pub(crate) fn set_memory_policy(mode: u32, nodes: &[u64]) -> Result<(), Errno> {
-    // The kernel uses one bit less than the call names (the "maxnode" quirk of set_mempolicy(2)).
+    // The kernel uses one bit less than the call names ("maxnode" in set_mempolicy(2)).
     let (mask, bits) = if nodes.is_empty() { (std::ptr::null(), 0) } else { (nodes.as_ptr(), nodes.len() * 64 + 1) };
     // SAFETY: mask is null with 0 bits, or has at least the number of bits that the kernel reads.
     check(unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask, bits) })
 }
 
-/// Pins this thread to the CPUs of a bit mask. sched_setaffinity(2).
+/// sched_setaffinity(2); `cpus` is a bit mask.
 pub(crate) fn set_affinity(cpus: &[u64]) -> Result<(), Errno> {
     // SAFETY: the mask has the number of bytes that is passed.
     check(unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(cpus), cpus.as_ptr()) })
@@ -91,7 +85,7 @@ pub(crate) fn set_affinity(cpus: &[u64]) -> Result<(), Errno> {
 
 const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
 
-/// Replaces the session keyring by a new anonymous one, so that the caller's keys are unreachable. keyctl(2).
+/// The new anonymous keyring makes the caller's keys unreachable. keyctl(2).
 pub(crate) fn leave_session_keyring() -> Result<(), Errno> {
     // SAFETY: a null name asks for an anonymous keyring; the kernel accesses no memory through it.
     check(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) })

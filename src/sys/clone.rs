@@ -1,11 +1,10 @@
-//! clone3(2), waitid(2), close_range(2) and _exit(2): the creation and the end of processes.
+//! The creation and the end of processes.
 
 use super::{check, last_errno, new_descriptor};
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// The namespaces and flags of [`clone_process`], as in clone(2).
 pub(crate) type Flags = u64;
 
 /// `CLONE_INTO_CGROUP` of linux/sched.h (5.7); libc has it as a negative int on some targets.
@@ -28,22 +27,21 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// The side of the clone.
 pub(crate) enum Side {
-    /// The new process. It must leave by `execve` or [`exit`], never by returning from `main`.
+    /// Must leave by `execve` or [`exit`], never by returning from `main`.
     Child,
-    /// The caller, with the child's pid in its PID namespace and the child's pidfd.
+    /// The child's pid in the caller's PID namespace, and its pidfd.
     Parent(i32, OwnedFd),
 }
 
 /// Forks with new namespaces, a pidfd, and (v2) directly into a cgroup. clone3(2), Linux 5.3; with a cgroup 5.7.
 ///
-/// The caller must have one thread: the child gets a copy of the memory with the locks that other threads held.
+/// The caller must have one thread: the child's copy of the memory has the locks that other threads held.
 pub(crate) fn clone_process(flags: Flags, cgroup: Option<BorrowedFd<'_>>) -> Result<Side, Errno> {
     start(flags, libc::SIGCHLD as u64, cgroup)
 }
 
-/// Clones a sibling: a child of our parent (`CLONE_PARENT`), which signals its end like this process.
+/// A child of our parent (`CLONE_PARENT`), which signals its end like this process.
 pub(crate) fn clone_sibling(flags: Flags) -> Result<Side, Errno> {
     start(flags | libc::CLONE_PARENT as u64, 0, None)
 }
@@ -55,8 +53,8 @@ pub(crate) const SIBLING: Flags = (libc::CLONE_PARENT | libc::CLONE_PIDFD) as u6
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) fn clone_sibling_under_filter() -> Result<Side, Errno> {
     let mut pidfd: i32 = -1;
-    // SAFETY: without a stack and CLONE_VM the child runs on a copy of the memory like after fork(2). The kernel
-    // writes the descriptor to a live local.
+    // SAFETY: without a stack and CLONE_VM the child runs on a copy of the memory like after fork(2). The kernel writes
+    // the descriptor to a live local.
     let result = unsafe { libc::syscall(libc::SYS_clone, SIBLING, 0_usize, &raw mut pidfd, 0_usize, 0_usize) };
     match result {
         -1 => Err(last_errno()),
@@ -65,7 +63,7 @@ pub(crate) fn clone_sibling_under_filter() -> Result<Side, Errno> {
     }
 }
 
-/// Machines with another order of clone(2)'s arguments have clone3(2) alone.
+/// Other machines order clone(2)'s arguments differently.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) fn clone_sibling_under_filter() -> Result<Side, Errno> {
     clone_sibling(0)
@@ -83,8 +81,8 @@ fn start(flags: Flags, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>) -> Resu
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = cgroup.as_raw_fd() as u64;
     }
-    // SAFETY: args is a valid clone_args that outlives the call. Without a stack and CLONE_VM the child runs on a
-    // copy of the memory like after fork(2).
+    // SAFETY: args is a valid clone_args that outlives the call. Without a stack and CLONE_VM the child runs on a copy
+    // of the memory like after fork(2).
     let result = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<CloneArgs>()) };
     match result {
         -1 => Err(last_errno()),
@@ -93,8 +91,8 @@ fn start(flags: Flags, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>) -> Resu
     }
 }
 
-/// Whether clone3(2) reaches the kernel. A filter (of a container or a sandbox) cannot see its flags, so one that
-/// forbids namespaces returns ENOSYS for all calls. The kernel itself rejects the empty arguments (EINVAL).
+/// Whether clone3(2) reaches the kernel, which rejects the empty arguments (EINVAL). A filter that forbids namespaces
+/// cannot see the flags, and returns ENOSYS for all calls.
 pub(crate) fn can_clone() -> bool {
     // SAFETY: a size of 0 is refused before any access.
     let result = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::null::<CloneArgs>(), 0) };
@@ -104,7 +102,7 @@ pub(crate) fn can_clone() -> bool {
 /// Includes children whose exit signal is not SIGCHLD (`__WALL`; for waitid(2) since Linux 4.7).
 const ALL: WaitIdOptions = WaitIdOptions::from_bits_retain(libc::__WALL as u32);
 
-/// Waits for the child of `pidfd` and reaps it. Returns its status, or `None` if it was reaped before.
+/// `None` if the child was reaped before.
 pub(crate) fn wait(pidfd: BorrowedFd<'_>) -> Result<Option<WaitIdStatus>, Errno> {
     loop {
         match waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED | ALL) {
@@ -121,7 +119,7 @@ pub(crate) fn is_over(pidfd: BorrowedFd<'_>) -> bool {
     !matches!(waitid(WaitId::PidFd(pidfd), options), Ok(None) | Err(Errno::INTR))
 }
 
-/// Closes every descriptor from `first` up, except those of `kept`. close_range(2), Linux 5.9.
+/// Closes every descriptor from `first` up, except `kept`. close_range(2), Linux 5.9.
 pub(crate) fn close_from(first: u32, kept: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut kept: Vec<u32> = kept.iter().map(|each| each.as_raw_fd() as u32).filter(|each| *each >= first).collect();
     kept.sort_unstable();
@@ -141,8 +139,8 @@ fn close_range(first: libc::c_uint, last: libc::c_uint) -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })
 }
 
-/// Exits at once: no destructors, buffers or `atexit`. After a raw clone on musl `abort` and `raise` would signal the
-/// parent (stale thread id), so a child must leave this way.
+/// Runs no destructors, buffers or `atexit`. After a raw clone on musl `abort` and `raise` would signal the parent
+/// (stale thread id), so a child must leave this way.
 pub(crate) fn exit(status: i32) -> ! {
     // SAFETY: _exit takes no pointers and does not return.
     unsafe { libc::_exit(status) }

@@ -8,10 +8,8 @@ unsafe extern "C" {
     static mut ENVIRONMENT: *mut *mut libc::c_char;
 }
 
-/// Overwrites and removes all variables: a copy of this process must not keep them in its memory or in
-/// `/proc/PID/environ`.
-///
-/// The caller has one thread and reads no variable afterwards.
+/// Overwrites all variables: a copy of this process must not keep them in memory or in `/proc/PID/environ`. The caller
+/// has one thread and reads no variable afterwards.
 pub(crate) fn wipe() {
     // SAFETY: environ(7) points to a null-terminated array of strings in writable memory of this process. With one
     // thread no other code accesses it.
@@ -29,7 +27,7 @@ pub(crate) fn wipe() {
     }
 }
 
-/// The range of this process's command line in its memory, and in that of its children until execve(2).
+/// The command line in the memory of this process, and of its children until execve(2).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arguments {
     start: usize,
@@ -37,7 +35,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Finds the range in `/proc/self/stat`, which another mount namespace may not have.
+    /// `/proc/self/stat` may be missing in another mount namespace.
     pub(crate) fn find() -> Result<Arguments, Errno> {
         let text = std::fs::read_to_string("/proc/self/stat")
             .map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))?;
@@ -45,9 +43,7 @@ impl Arguments {
         Ok(Arguments { start, end })
     }
 
-    /// Overwrites the command line, which other processes can read in `/proc/PID/cmdline`.
-    ///
-    /// The caller has one thread, and has copied its arguments.
+    /// Other processes can read it in `/proc/PID/cmdline`. The caller has one thread, and has copied its arguments.
     pub(crate) fn wipe(self) {
         let length = self.end - self.start;
         // SAFETY: the kernel gives the range of the command line on this process's stack, which is writable. With one
@@ -56,8 +52,7 @@ impl Arguments {
     }
 }
 
-/// `arg_start` and `arg_end` of `/proc/PID/stat` (proc_pid_stat(5), fields 48 and 49). The name of a process may
-/// contain spaces and brackets.
+/// `arg_start` and `arg_end` (proc_pid_stat(5), fields 48 and 49). A name may contain spaces and brackets.
 fn argument_area(stat: &str) -> Option<(usize, usize)> {
     /// The first field after the name.
     const THIRD: usize = 3;

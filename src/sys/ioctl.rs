@@ -1,4 +1,4 @@
-//! ioctl(2) requests that rustix and nix lack: loop devices, the owner of a namespace, the loopback interface.
+//! Requests of ioctl(2) that rustix and nix lack.
 
 use super::{check, last_errno, new_descriptor};
 use rustix::io::Errno;
@@ -35,14 +35,14 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// The number of a free loop device, which the kernel makes if needed. loop(4).
+/// The kernel makes a device if none is free. loop(4).
 pub(crate) fn free_device(control: BorrowedFd<'_>) -> Result<u32, Errno> {
     // SAFETY: this request takes no argument.
     let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
     if number < 0 { Err(last_errno()) } else { Ok(number as u32) }
 }
 
-/// Attaches `file` to `device`. The kernel detaches it when its last user ends (`LO_FLAGS_AUTOCLEAR`). loop(4).
+/// The kernel detaches `file` when its last user ends (`LO_FLAGS_AUTOCLEAR`). loop(4).
 pub(crate) fn configure(device: BorrowedFd<'_>, file: BorrowedFd<'_>, block_size: u32) -> Result<(), Errno> {
     let config = LoopConfig {
         fd: file.as_raw_fd() as u32,
@@ -68,8 +68,7 @@ pub(crate) fn configure(device: BorrowedFd<'_>, file: BorrowedFd<'_>, block_size
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) }.into())
 }
 
-/// Opens the user namespace that owns a namespace. EPERM if it is outside of the caller's. ioctl_ns(2),
-/// `NS_GET_USERNS`.
+/// EPERM if it is outside of the caller's. ioctl_ns(2), `NS_GET_USERNS`.
 pub(crate) fn owning_user_namespace(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     // SAFETY: the request takes no argument.
     new_descriptor(unsafe { libc::ioctl(namespace.as_raw_fd(), libc::NS_GET_USERNS as libc::Ioctl) }.into())
@@ -80,11 +79,11 @@ pub(crate) fn owning_user_namespace(namespace: BorrowedFd<'_>) -> Result<OwnedFd
 struct InterfaceFlags {
     name: [u8; libc::IFNAMSIZ],
     flags: libc::c_short,
-    /// The rest of the union, which this request ignores.
+    /// This request ignores the rest of the union.
     unused: [u8; 22],
 }
 
-/// Brings up the loopback interface of the socket's network namespace. Needs CAP_NET_ADMIN there. netdevice(7).
+/// Acts in the socket's network namespace, and needs CAP_NET_ADMIN there. netdevice(7).
 pub(crate) fn bring_loopback_up(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut request = InterfaceFlags {
         name: [0; libc::IFNAMSIZ],

@@ -1,5 +1,5 @@
-//! Thin wrappers of system calls that rustix and nix lack, one function for each. Borrowed descriptors in, owned ones
-//! out. Errors are bare `Errno`s: the callers add the context.
+//! Thin wrappers of system calls that rustix and nix lack: borrowed descriptors in, owned ones out. Errors are bare
+//! `Errno`s: callers add the context.
 
 #![allow(unsafe_code, reason = "system calls are made here; lib.rs denies it elsewhere")]
 
@@ -19,17 +19,16 @@ pub(crate) mod weaken;
 use rustix::io::Errno;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// The error of the last system call.
 fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// The result of a system call that returns 0 or -1.
+/// For a call that returns 0 or -1.
 fn check(result: libc::c_long) -> Result<(), Errno> {
     if result == -1 { Err(last_errno()) } else { Ok(()) }
 }
 
-/// The result of a system call that returns a new descriptor or -1.
+/// For a call that returns a new descriptor or -1.
 fn new_descriptor(result: libc::c_long) -> Result<OwnedFd, Errno> {
     if result == -1 {
         return Err(last_errno());
@@ -39,16 +38,15 @@ fn new_descriptor(result: libc::c_long) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
 }
 
-/// Reports a skipped test, past the capture of a test's output. `tests/run` compares these lines with the expected
-/// ones.
+/// Writes past the capture of a test's output. `tests/run` compares these lines with the expected ones.
 #[cfg(test)]
 pub(crate) fn skip(why: &str) {
     // Without a reader of standard error the line is lost.
     let _ = rustix::io::write(rustix::stdio::stderr(), format!("SKIP {why}\n").as_bytes());
 }
 
-/// Runs a test alone in a new process, and returns true there. For what must not meet the other tests' threads: limits of
-/// a process, and a fork whose child allocates.
+/// Returns true in a new process with this test alone. Other tests' threads disturb limits of a process, and a fork
+/// whose child allocates.
 #[cfg(test)]
 pub(crate) fn is_alone(test: &str) -> bool {
     const VARIABLE: &str = "BRIG_TEST_ALONE";

@@ -15,7 +15,7 @@ pub(crate) struct MountAttr {
     pub clear: u64,
     /// One of `MS_PRIVATE`, `MS_SHARED`, `MS_SLAVE`, `MS_UNBINDABLE`, or 0.
     pub propagation: u64,
-    /// The user namespace of `MOUNT_ATTR_IDMAP`.
+    /// For `MOUNT_ATTR_IDMAP`.
     pub userns: u64,
 }
 
@@ -24,7 +24,7 @@ pub(crate) const NOSUID: u64 = 0x2;
 pub(crate) const NODEV: u64 = 0x4;
 pub(crate) const NOEXEC: u64 = 0x8;
 pub(crate) const NOATIME: u64 = 0x10;
-/// The field with the values `RELATIME` (0), `NOATIME` and `STRICTATIME`.
+/// The field of `RELATIME` (0), `NOATIME` and `STRICTATIME`.
 pub(crate) const ATIME: u64 = 0x70;
 pub(crate) const RELATIME: u64 = 0;
 pub(crate) const STRICTATIME: u64 = 0x20;
@@ -32,8 +32,7 @@ pub(crate) const NODIRATIME: u64 = 0x80;
 pub(crate) const IDMAP: u64 = 0x0010_0000;
 pub(crate) const NOSYMFOLLOW: u64 = 0x0020_0000;
 
-/// Changes the attributes of the mount at `path` under `dir`; an empty path means `dir`. mount_setattr(2), Linux
-/// 5.12.
+/// Changes the mount at `path` under `dir`; an empty path means `dir`. mount_setattr(2), Linux 5.12.
 pub(crate) fn set_attributes(
     dir: BorrowedFd<'_>,
     path: &CStr,

@@ -1,4 +1,4 @@
-//! ioctl(2) on pidfds, pidfd_open(2).
+//! ioctl(2) on pidfds.
 
 use super::check;
 use rustix::io::Errno;
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `_IOWR(0xFF, 11, struct pidfd_info)` of linux/pidfd.h (Linux 6.13).
 const PIDFD_GET_INFO: u32 = 0xC040_FF0B;
-/// The exit status in wait(2)'s form, after the process was reaped (Linux 6.15).
+/// The exit status as of wait(2), after the process was reaped (Linux 6.15).
 const PIDFD_INFO_EXIT: u64 = 1 << 3;
 
 /// struct pidfd_info, first version: 64 bytes.
@@ -19,7 +19,7 @@ struct PidfdInfo {
     exit_code: i32,
 }
 
-/// The wait status of a process that any process has reaped; `None` before. An older kernel returns an error.
+/// `None` before any process has reaped the target. An older kernel returns an error.
 pub(crate) fn exit_status(pidfd: BorrowedFd<'_>) -> Result<Option<i32>, Errno> {
     let mut info = PidfdInfo { mask: PIDFD_INFO_EXIT, ..PidfdInfo::default() };
     // SAFETY: the kernel writes at most the size that the request names into `info`, which is that large.

@@ -3,24 +3,15 @@
 use super::last_errno;
 use rustix::io::Errno;
 
-/// A call to test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// clone3(2)
     Clone3,
-    /// pidfd_open(2)
     PidfdOpen,
-    /// fsopen(2)
     Fsopen,
-    /// move_mount(2)
     MoveMount,
-    /// openat2(2)
     Openat2,
-    /// close_range(2)
     CloseRange,
-    /// mount_setattr(2)
     MountSetattr,
-    /// An unused number.
     #[cfg(test)]
     Unknown,
 }
@@ -43,15 +34,15 @@ impl Call {
 
 /// Whether the kernel has the call, and the filter passes it.
 pub(crate) fn is_known(call: Call) -> bool {
-    // -1 is invalid as a descriptor, an address, flags and a size (clone_args would exceed a page). So each call
-    // fails with EBADF, EFAULT, EINVAL, E2BIG or EPERM at once. close_range gets an empty range through its flags.
+    // -1 is invalid as a descriptor, an address, flags and a size (clone_args would exceed a page). So each call fails
+    // with EBADF, EFAULT, EINVAL, E2BIG or EPERM at once. close_range gets an empty range through its flags.
     const NOTHING: libc::c_long = -1;
     // SAFETY: no address is valid, so the kernel accesses no memory; flags of all ones are refused.
     let result = unsafe { libc::syscall(call.number(), NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING) };
     result != -1 || last_errno() != Errno::NOSYS
 }
 
-/// The kernel's Landlock ABI. landlock_create_ruleset(2) with LANDLOCK_CREATE_RULESET_VERSION, kernel 5.13.
+/// landlock_create_ruleset(2) with LANDLOCK_CREATE_RULESET_VERSION, Linux 5.13.
 pub(crate) fn landlock_abi() -> Result<u32, Errno> {
     const VERSION: libc::c_uint = 1;
     // SAFETY: with this flag the address must be null and the size 0.

@@ -4,17 +4,16 @@ use super::{check, last_errno, new_descriptor};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// struct sock_filter of linux/filter.h: one instruction of classic BPF.
+/// struct sock_filter of linux/filter.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Instruction {
     /// `BPF_*` class, size, mode or operation.
     pub code: u16,
-    /// The instructions that a jump skips if its condition holds.
+    /// Instructions that a jump skips if its condition holds.
     pub jump_true: u8,
-    /// The instructions that it skips otherwise.
+    /// Instructions that it skips otherwise.
     pub jump_false: u8,
-    /// The operand.
     pub operand: u32,
 }
 
@@ -25,7 +24,7 @@ struct Program {
     instructions: *const Instruction,
 }
 
-/// The longest program (`BPF_MAXINSNS` of linux/bpf_common.h).
+/// `BPF_MAXINSNS` of linux/bpf_common.h.
 pub(crate) const MAX_INSTRUCTIONS: usize = 4096;
 
 // linux/seccomp.h
@@ -38,7 +37,7 @@ pub(crate) const NEW_LISTENER: u32 = 1 << 3;
 pub(crate) const TSYNC_ESRCH: u32 = 1 << 4;
 pub(crate) const WAIT_KILLABLE_RECV: u32 = 1 << 5;
 
-/// Adds a filter to this thread (to all threads with `TSYNC`). seccomp(2), kernel 3.17; needs no_new_privs or CAP_SYS_ADMIN.
+/// Filters this thread (all threads with `TSYNC`). seccomp(2), Linux 3.17; needs no_new_privs or CAP_SYS_ADMIN.
 pub(crate) fn add_filter(instructions: &[Instruction], flags: u32) -> Result<(), Errno> {
     match add(instructions, flags)? {
         0 => Ok(()),
@@ -47,7 +46,7 @@ pub(crate) fn add_filter(instructions: &[Instruction], flags: u32) -> Result<(),
     }
 }
 
-/// Adds a filter and returns its listener. seccomp(2) with `SECCOMP_FILTER_FLAG_NEW_LISTENER`, kernel 5.0.
+/// seccomp(2) with `SECCOMP_FILTER_FLAG_NEW_LISTENER`, Linux 5.0.
 pub(crate) fn add_filter_with_listener(instructions: &[Instruction], flags: u32) -> Result<OwnedFd, Errno> {
     new_descriptor(add(instructions, flags | NEW_LISTENER)?)
 }
@@ -55,8 +54,8 @@ pub(crate) fn add_filter_with_listener(instructions: &[Instruction], flags: u32)
 fn add(instructions: &[Instruction], flags: u32) -> Result<libc::c_long, Errno> {
     let length = u16::try_from(instructions.len()).map_err(|_| Errno::INVAL)?;
     let program = Program { length, instructions: instructions.as_ptr() };
-    // SAFETY: program has the number of instructions that it names, laid out like struct sock_filter; the kernel
-    // copies them.
+    // SAFETY: program has the number of instructions that it names, laid out like struct sock_filter; the kernel copies
+    // them.
     let result = unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
     if result == -1 { Err(last_errno()) } else { Ok(result) }
 }
@@ -65,12 +64,11 @@ fn add(instructions: &[Instruction], flags: u32) -> Result<libc::c_long, Errno> 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiting {
-    /// The kernel's id of the call.
     pub id: u64,
-    /// The thread that made the call, in the listener's PID namespace.
+    /// The calling thread, in the listener's PID namespace.
     pub pid: u32,
     flags: u32,
-    /// The number of the call: the beginning of struct seccomp_data.
+    /// The call's number: the beginning of struct seccomp_data.
     pub number: i32,
     abi: u32,
     /// The instruction pointer and the arguments.
@@ -89,14 +87,14 @@ struct Answer {
 const SECCOMP_IOCTL_NOTIF_RECV: libc::Ioctl = request(std::mem::size_of::<Waiting>(), 0);
 const SECCOMP_IOCTL_NOTIF_SEND: libc::Ioctl = request(std::mem::size_of::<Answer>(), 1);
 
-/// `_IOWR('!', number, size)` of asm-generic/ioctl.h: the two highest bits, also where three bits are for the direction.
+/// `_IOWR('!', number, size)` of asm-generic/ioctl.h: the two highest bits, also where three bits are for the
+/// direction.
 const fn request(size: usize, number: u32) -> libc::Ioctl {
     const READ_AND_WRITE: u32 = 3 << 30;
     (READ_AND_WRITE | (size as u32) << 16 | (b'!' as u32) << 8 | number) as libc::Ioctl
 }
 
-/// Receives the next waiting call. The caller has polled: without a waiting call this blocks. ENOENT: the calling
-/// process has died.
+/// Blocks without a waiting call, so the caller has polled. ENOENT: the calling process has died.
 pub(crate) fn next_waiting(listener: BorrowedFd<'_>) -> Result<Waiting, Errno> {
     let mut waiting = Waiting::default(); // all zero, as the kernel demands
     // SAFETY: the kernel writes a struct seccomp_notif, the layout of `waiting`, which outlives the call.
@@ -104,7 +102,7 @@ pub(crate) fn next_waiting(listener: BorrowedFd<'_>) -> Result<Waiting, Errno> {
     Ok(waiting)
 }
 
-/// Makes a waiting call return an error without running it. ENOENT: its process has died.
+/// Makes the call return an error without running it. ENOENT: its process has died.
 pub(crate) fn refuse(listener: BorrowedFd<'_>, id: u64, errno: Errno) -> Result<(), Errno> {
     answer(listener, &Answer { id, value: 0, error: -errno.raw_os_error(), flags: 0 })
 }
@@ -114,27 +112,26 @@ fn answer(listener: BorrowedFd<'_>, answer: &Answer) -> Result<(), Errno> {
     check(unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND, &raw const *answer) }.into())
 }
 
-/// Whether the kernel has the action (a `SECCOMP_RET_*` without data). seccomp(2), Linux 4.14.
+/// `action`: a `SECCOMP_RET_*` without data. seccomp(2), Linux 4.14.
 pub(crate) fn knows_action(action: u32) -> bool {
     // SAFETY: the kernel reads one u32 from a live local.
     check(unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) }).is_ok()
 }
 
-/// Whether the kernel has the flags: it checks them before it rejects the missing program. seccomp(2).
+/// The kernel checks the flags before it rejects the missing program. seccomp(2).
 pub(crate) fn knows_flags(flags: u32) -> bool {
     let nothing: *const Program = std::ptr::null();
     // SAFETY: a null program is refused with EFAULT; nothing is installed.
     check(unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, nothing) }) == Err(Errno::FAULT)
 }
 
-/// Lets the kernel run a waiting call. Its thread may change the memory that the call reads, but not its arguments.
+/// Runs the call. Its thread may change the memory that the call reads, but not its arguments.
 pub(crate) fn let_through(listener: BorrowedFd<'_>, id: u64) -> Result<(), Errno> {
     const CONTINUE: u32 = 1;
     answer(listener, &Answer { id, value: 0, error: 0, flags: CONTINUE })
 }
 
-/// Makes a system call by its number, to test a filter. Tests only: the pointers are null or point to live locals of
-/// the necessary size.
+/// The pointers are null or point to live locals of the necessary size.
 #[cfg(test)]
 pub(crate) fn attempt(number: libc::c_long, arguments: [u64; 6]) -> Result<libc::c_long, Errno> {
     let [a, b, c, d, e, f] = arguments;

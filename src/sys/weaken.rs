@@ -1,7 +1,7 @@
 //! A switch for tests. In a build with the hidden feature `weakened`, `BRIG_WEAKEN=name,name` disables single
-//! protections, to prove each attack without its guard. In every other build this is a constant `false`.
+//! protections, to prove each attack without its guard.
 
-/// Whether the protection `name` is disabled. Always `false` without the feature `weakened`.
+/// Always `false` without the feature `weakened`.
 #[inline]
 pub(crate) fn is_off(name: &str) -> bool {
     #[cfg(feature = "weakened")]
@@ -18,8 +18,7 @@ pub(crate) fn is_off(name: &str) -> bool {
     }
 }
 
-/// With the protection `name` disabled, the length modulo 2^16, as a 16-bit field contains it (CVE-2021-43784);
-/// otherwise the length.
+/// Without the protection the length modulo 2^16, as in a 16-bit field (CVE-2021-43784).
 #[inline]
 pub(crate) fn length(name: &str, length: usize) -> usize {
     if is_off(name) { length & 0xffff } else { length }
