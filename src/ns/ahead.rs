@@ -1,9 +1,8 @@
-//! Makes the network namespace early, in another process, while this one reads the command line: it takes half a
-//! millisecond of a start (docs/decisions/0005-start-path.md). The process is the disk helper, or its child.
+//! Makes the network namespace early, in the disk helper or its child, while this process reads the command line. It
+//! takes half a millisecond of a start (docs/decisions/0005-start-path.md).
 //!
-//! The network namespace of a root sandbox belongs to the machine's root: no process inside has a right over it. A
-//! namespace that a host program serves belongs to a new user namespace of that program, so the program needs no
-//! other privilege.
+//! A root sandbox's network namespace belongs to the machine's root: no process inside has a right over it. A namespace
+//! that a host program serves belongs to a new user namespace of that program, so the program needs no other privilege.
 
 use super::idmap::Maps;
 use super::user::{Channel, Helper, Mapped, forbid_nested, open_and_map};
@@ -19,7 +18,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 
-/// The child and its channel. Dropping it ends the child and waits for it.
+/// Dropping it ends the child and waits for it.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     pid: i32,
@@ -27,18 +26,16 @@ pub(crate) struct Ahead {
     helper: Helper,
 }
 
-/// The namespaces that were made early.
 #[derive(Debug)]
 pub(crate) struct EarlyNamespaces {
     pub users: Mapped,
-    /// The network namespace with its loopback interface up.
+    /// Its loopback interface is up.
     pub network: OwnedFd,
 }
 
-/// The pending order, at most one: the program's first lines make it, and the first sandbox takes it.
+/// At most one order: the program's first lines make it, and the first sandbox takes it.
 static COMING: Mutex<Option<Coming>> = Mutex::new(None);
 
-/// An ordered network namespace.
 struct Coming {
     channel: files::Channel,
     has_begun: bool,
@@ -46,7 +43,7 @@ struct Coming {
 }
 
 impl Coming {
-    /// Reads what the helper has sent so far. Returns whether the namespace is there, or will never be.
+    /// Returns whether the namespace is there, or will never be.
     fn is_over(&mut self) -> bool {
         while self.made.is_none() {
             let mut wait = [PollFd::new(&self.channel, PollFlags::IN)];
@@ -60,7 +57,7 @@ impl Coming {
         true
     }
 
-    /// Waits for the next message. Returns whether another one follows.
+    /// Returns whether another message follows.
     fn receive(&mut self) -> bool {
         match self.channel.receive().ok().flatten() {
             Some(Packet { bytes, .. }) if bytes == BEGUN => self.has_begun = true,
@@ -73,12 +70,11 @@ impl Coming {
     }
 }
 
-/// The helper's messages: it begins, and the namespace.
 const BEGUN: &[u8] = b"B";
 const READY: &[u8] = b"R";
 
-/// Orders a network namespace, as the machine's root only. The result is for [`bring`] in another process. If the
-/// order fails, the sandbox makes its namespace as usual.
+/// For the machine's root only. The result is for [`bring`] in another process. Without an order the sandbox makes its
+/// namespace as usual.
 pub(crate) fn order() -> Option<OwnedFd> {
     if weaken::is_off("network-namespace") {
         return None;
@@ -88,8 +84,8 @@ pub(crate) fn order() -> Option<OwnedFd> {
     Some(theirs.into())
 }
 
-/// Makes the ordered namespace, sends it, and returns to the former one, so that this process does not keep it.
-/// Makes none if the order was cancelled. `None` if that fails; the process must then end.
+/// Returns to the former namespace, so that this process does not keep the new one. Makes none if the order was
+/// cancelled. On `None` the process must end.
 pub(crate) fn bring(to: OwnedFd) -> Option<()> {
     let to = files::Channel::from(to);
     let Some(ours) = own_network().filter(|_| to.send(BEGUN, None).is_ok()) else { return Some(()) };
@@ -100,9 +96,9 @@ pub(crate) fn bring(to: OwnedFd) -> Option<()> {
     move_into_link_name_space(ours.as_fd(), Some(LinkNameSpaceType::Network)).ok()
 }
 
-/// Waits for the ordered namespace; `None` without an order. Later sandboxes make their own.
+/// Waits for the ordered namespace. Later sandboxes make their own.
 ///
-/// `None` also if the helper has not begun. Its processor sleeps, and takes up to a millisecond to wake up in a virtual
+/// `None` also if the helper has not begun: its sleeping processor takes up to a millisecond to wake up in a virtual
 /// machine. The clone of init makes the namespace in half of that. The closed channel tells the helper.
 pub(crate) fn network() -> Option<OwnedFd> {
     let mut coming = COMING.lock().ok()?.take()?;
@@ -112,7 +108,6 @@ pub(crate) fn network() -> Option<OwnedFd> {
     coming.made
 }
 
-/// Cancels the order.
 pub(crate) fn forget() {
     if let Ok(mut coming) = COMING.lock() {
         *coming = None;
@@ -129,22 +124,19 @@ fn make_network() -> Option<()> {
     ioctl::bring_loopback_up(socket.as_fd()).ok()
 }
 
-/// Begins a network namespace for a container without a user namespace.
 pub(crate) fn begin_network() -> Option<Ahead> {
     start(EarlyKind::Network)
 }
 
-/// Begins a network namespace that belongs to a new user namespace. [`Ahead::finish`] returns both.
+/// [`Ahead::finish`] returns the network namespace and the new user namespace that owns it.
 pub(crate) fn begin_owned_network() -> Option<Ahead> {
     start(EarlyKind::Owned)
 }
 
-/// The namespaces to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EarlyKind {
-    /// A network namespace of the machine's root.
     Network,
-    /// A network namespace of a new user namespace.
+    /// Owned by a new user namespace.
     Owned,
 }
 
@@ -162,7 +154,6 @@ fn start(what: EarlyKind) -> Option<Ahead> {
     }
 }
 
-/// The child: makes the namespaces, reports it, and waits until the channel ends.
 fn lend(parent: &OwnedFd, what: EarlyKind) -> Option<()> {
     if what == EarlyKind::Owned {
         unshare(CloneFlags::CLONE_NEWUSER).ok()?;
@@ -173,7 +164,7 @@ fn lend(parent: &OwnedFd, what: EarlyKind) -> Option<()> {
     recv(parent, &mut [0_u8; 1][..], RecvFlags::empty()).ok().map(|_| ())
 }
 
-/// Runs `step` repeatedly until it returns false or the ordered namespace is ready.
+/// Repeats `step` until it returns false or the ordered namespace is ready.
 pub(crate) fn meanwhile(mut step: impl FnMut() -> Result<bool>) -> Result<()> {
     let Ok(mut coming) = COMING.lock() else { return Ok(()) };
     let Some(coming) = &mut *coming else { return Ok(()) };
@@ -182,8 +173,8 @@ pub(crate) fn meanwhile(mut step: impl FnMut() -> Result<bool>) -> Result<()> {
 }
 
 impl Ahead {
-    /// Waits for the child and maps the user namespace that owns the network namespace. `None` if the child failed.
-    /// The child stays until its helper is dropped: its exit now would take processor time of the start.
+    /// `None` if the child failed. The child stays until its helper is dropped: its exit now would take processor time
+    /// of the start.
     pub(crate) fn finish(mut self, maps: &Maps) -> Result<Option<EarlyNamespaces>> {
         let Some(network) = self.network() else { return Ok(None) };
         let userns = open_and_map(self.pid, maps)?;
@@ -191,7 +182,7 @@ impl Ahead {
         Ok(Some(EarlyNamespaces { users: Mapped { userns, helper: self.helper }, network }))
     }
 
-    /// Waits for a network namespace alone. Drop the helper when it has ended.
+    /// Drop the helper when it has ended.
     pub(crate) fn finish_network(self) -> Option<(OwnedFd, Helper)> {
         let network = self.network();
         network.map(|network| (network, self.helper))
@@ -213,7 +204,7 @@ mod tests {
     use rustix::pipe::{PipeFlags, pipe_with};
     use std::os::linux::fs::MetadataExt;
 
-    /// A process has one order, so these tests run one after the other.
+    /// A process has one order: these tests run one after the other.
     static ORDERS: Mutex<()> = Mutex::new(());
 
     #[test]

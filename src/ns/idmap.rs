@@ -1,29 +1,23 @@
-//! Id maps of user namespaces (user_namespaces(7)) as text for /proc/PID/uid_map. Pure.
+//! Id maps of user namespaces as text for /proc/PID/uid_map (user_namespaces(7)). Pure.
 
 use crate::sys::weaken;
 use std::fmt::Write;
 
-/// A line of a map: `size` ids from `inside` on are those from `outside` on in the parent namespace.
+/// `size` ids from `inside` on are those from `outside` on in the parent namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IdMap {
-    /// First id inside the namespace.
     pub inside: u32,
-    /// First id in the parent namespace.
     pub outside: u32,
-    /// The number of ids.
     pub size: u32,
 }
 
-/// The two maps of a user namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Maps {
-    /// User ids.
     pub uid: Vec<IdMap>,
-    /// Group ids.
     pub gid: Vec<IdMap>,
 }
 
-/// The lines for the kernel, to be written in one call.
+/// To be written in one call.
 pub(crate) fn lines(map: &[IdMap]) -> String {
     let mut text = map.iter().fold(String::new(), |mut text, line| {
         // Writing to a String cannot fail.
@@ -34,7 +28,7 @@ pub(crate) fn lines(map: &[IdMap]) -> String {
     text
 }
 
-/// Maps ids `0..size` to `base`, with `left` and `right` exchanged: files of `left` then look like files of `right`.
+/// Maps ids `0..size` to `base`, with `left` and `right` exchanged: files of `left` look like files of `right`.
 pub(crate) fn swapped(base: u32, size: u32, left: u32, right: u32) -> Vec<IdMap> {
     let line = |inside, shown, size| IdMap { inside, outside: base + shown, size };
     if left == right || right >= size {

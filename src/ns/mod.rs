@@ -1,7 +1,4 @@
-//! Namespaces: which to make, and the id maps of user namespaces.
-//!
-//! In: the request of a container. Out: clone flags, mapped user namespaces as descriptors.
-//! Not here: entering a running container (`process::join`).
+//! Namespaces: which to make, and the id maps of user namespaces. `process::join` enters a running container.
 
 use crate::sys::weaken;
 
@@ -16,8 +13,8 @@ pub(crate) use plan::{Left, Namespaces, can_return, flag, shift_time, unshare_mo
 pub(crate) use range::Range;
 pub(crate) use user::{Helper, Mapped, forbid_nested, is_initial, mapped, mapped_above, write_maps, write_own_map};
 
-/// The new namespaces of a sandbox as clone3(2) flags, without the user and cgroup namespaces. The cgroup namespace
-/// is unshared when the process is in its cgroup: earlier, its root would be the caller's cgroup.
+/// clone3(2) flags, without the user and cgroup namespaces. The cgroup namespace is unshared when the process is in its
+/// cgroup: earlier, its root would be the caller's cgroup.
 pub(crate) fn sandbox() -> u64 {
     let weakenable = [
         ("pid-namespace", libc::CLONE_NEWPID),

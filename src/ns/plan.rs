@@ -1,4 +1,4 @@
-//! The namespaces of a container's first process: new ones at the clone, or existing ones joined before.
+//! The namespaces of a container's first process: new at the clone, or joined before.
 
 use crate::error::{Context, Kind, Result};
 use crate::spec::config::linux::NamespaceKind;
@@ -9,24 +9,22 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-/// The namespaces of a container, without the user namespace.
+/// Without the user namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Namespaces {
-    /// New ones, as clone3(2) flags.
+    /// As clone3(2) flags.
     pub made: u64,
-    /// Whether a cgroup namespace is made. It is unshared when the process is in its cgroup: earlier, its root would
-    /// be the caller's.
+    /// Unshared after the clone: see [`super::sandbox`].
     pub cgroup: bool,
-    /// Existing ones to join.
     pub joined: Vec<(NamespaceKind, PathBuf)>,
     /// Lines for /proc/PID/timens_offsets, which must be written before a process enters the new time namespace.
     pub time_offsets: String,
-    /// Whether the new process makes the time namespace instead of its parent.
+    /// Whether the new process, not its parent, makes the time namespace.
     pub shifts_time_inside: bool,
 }
 
 impl Namespaces {
-    /// The namespaces of every sandbox. The network namespace may exist already.
+    /// `has_network`: the network namespace exists already.
     pub(crate) fn sandbox(has_network: bool) -> Namespaces {
         let mut all = Namespaces { made: super::sandbox(), cgroup: true, ..Namespaces::default() };
         if has_network {
@@ -35,23 +33,21 @@ impl Namespaces {
         all
     }
 
-    /// Mount and PID namespaces only: for a command that otherwise runs on the host.
     pub(crate) fn host() -> Namespaces {
         Namespaces { made: (libc::CLONE_NEWNS | libc::CLONE_NEWPID) as u64, ..Namespaces::default() }
     }
 
-    /// Excludes a kind that exists already.
     pub(crate) fn leave_out(&mut self, kind: NamespaceKind) {
         self.made &= !flag(kind);
     }
 
-    /// Whether the first process joins an existing PID namespace. Processes there can inspect it, so it is born there
-    /// last. The weakened build, like other runtimes, does it first.
+    /// Whether the first process joins a PID namespace. Processes there can inspect it, so it is born there last. The
+    /// weakened build, like other runtimes, joins first.
     pub(crate) fn joins_processes(&self) -> bool {
         !weaken::is_off("joined-first") && self.joined.iter().any(|(kind, _)| *kind == NamespaceKind::Pid)
     }
 
-    /// Opens the PID namespace to join, if any, and removes it from those that [`visit`] joins.
+    /// Removes the PID namespace from those that [`visit`] joins.
     pub(crate) fn take_processes(&mut self) -> Result<Option<OwnedFd>> {
         if !self.joins_processes() {
             return Ok(None);
@@ -61,7 +57,6 @@ impl Namespaces {
         opened.transpose()
     }
 
-    /// Whether a namespace of this kind is made.
     pub(crate) fn makes(&self, kind: NamespaceKind) -> bool {
         match kind {
             NamespaceKind::Cgroup => self.cgroup,
@@ -70,7 +65,6 @@ impl Namespaces {
     }
 }
 
-/// The clone(2) flag of a kind.
 pub(crate) const fn flag(kind: NamespaceKind) -> u64 {
     (match kind {
         NamespaceKind::Pid => libc::CLONE_NEWPID,
@@ -84,18 +78,18 @@ pub(crate) const fn flag(kind: NamespaceKind) -> u64 {
     }) as u64
 }
 
-/// Former namespaces of this process, which left them so that a child is born in others. Without a call of `back` it
+/// Former namespaces of this process, which left them so that a child is born in others. Without [`Left::back`] it
 /// stays there.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Left {
     own: Vec<(NamespaceKind, OwnedFd)>,
-    /// Root and working directory, which joining a mount namespace changes.
+    /// Joining a mount namespace changes root and working directory.
     places: Option<(OwnedFd, OwnedFd)>,
 }
 
-/// Joins the namespaces for a child with the current privileges: the child, in a new user namespace, would have none
-/// over them. PID and time namespaces apply only to children (setns(2)).
+/// Joins with the current privileges: the child, in a new user namespace, would have none over these namespaces. PID
+/// and time namespaces apply only to children (setns(2)).
 pub(crate) fn visit(plan: &Namespaces) -> Result<Left> {
     let mut left = Left { own: Vec::new(), places: None };
     let targets = plan
@@ -130,8 +124,8 @@ pub(crate) fn visit(plan: &Namespaces) -> Result<Left> {
     Ok(left)
 }
 
-/// Whether this process can return from [`visit`]. In a user namespace, such as rootless Podman's, its own namespaces
-/// may belong to an outer one. Then setns(2) lets it leave them but not return.
+/// In a user namespace, such as rootless Podman's, this process's namespaces may belong to an outer one. Then setns(2)
+/// lets it leave but not return.
 pub(crate) fn can_return(plan: &Namespaces) -> bool {
     let joined = plan.joined.iter().map(|(kind, _)| *kind).filter(|kind| *kind != NamespaceKind::User);
     let shifted = (!plan.time_offsets.is_empty() && !plan.shifts_time_inside).then_some(NamespaceKind::Time);
@@ -141,8 +135,7 @@ pub(crate) fn can_return(plan: &Namespaces) -> bool {
     })
 }
 
-/// Makes and enters the time namespace with offsets inside a new user namespace, for an ordinary user, whose parent
-/// may not make one.
+/// Makes the time namespace inside a new user namespace, for an ordinary user: the parent may not make one.
 pub(crate) fn shift_time(plan: &Namespaces) -> Result<()> {
     if plan.time_offsets.is_empty() || !plan.shifts_time_inside {
         return Ok(());
@@ -155,7 +148,7 @@ pub(crate) fn shift_time(plan: &Namespaces) -> Result<()> {
     enter(&made, NamespaceKind::Time).failing(Kind::Namespace, || "enter the time namespace")
 }
 
-/// Enters a new mount namespace whose changes do not reach the former one. The caller has one thread.
+/// Mount changes in it do not reach the former namespace. The caller has one thread.
 pub(crate) fn unshare_mounts() -> Result<Left> {
     let step = || "make a mount namespace";
     let own = open(std::path::Path::new("/proc/self/ns/mnt"))?;
@@ -175,7 +168,6 @@ pub(crate) fn unshare_mounts() -> Result<Left> {
 }
 
 impl Left {
-    /// Returns to the former namespaces.
     pub(crate) fn back(self) -> Result<()> {
         for (kind, own) in self.own.iter().rev() {
             enter(own, *kind).failing(Kind::Namespace, || format!("return to our own {} namespace", kind.word()))?;

@@ -1,8 +1,8 @@
 //! A range of 65,536 host ids for one root sandbox: without accounts, files or other sandboxes.
 //!
-//! The ranges are 0x70000000..0x7FFD0000, which systemd's UIDS-GIDS table leaves unused. A byte of a lock file stands
-//! for each. The supervisor holds its lock, so it is free when the supervisor and, with it, the sandbox end
-//! (fcntl(2), open file description locks).
+//! systemd's UIDS-GIDS table leaves 0x70000000..0x7FFD0000 unused. A byte of a lock file stands for each range. The
+//! supervisor holds its lock, so the range is free when supervisor and sandbox end (fcntl(2), open file description
+//! locks).
 
 use crate::error::{Error, Kind, Result};
 use crate::files::Slot;
@@ -11,20 +11,18 @@ use std::path::Path;
 const FIRST: u32 = 0x7000_0000;
 const SLOTS: u32 = 0x0FFD;
 
-/// A range that is reserved until its last holder exits.
+/// Reserved until its last holder exits.
 #[derive(Debug)]
 pub(crate) struct Range {
-    /// The first host id.
     pub base: u32,
     /// Holds the lock.
     _slot: Slot,
 }
 
 impl Range {
-    /// How many ids.
     pub(crate) const SIZE: u32 = 65_536;
 
-    /// Reserves an unused range. `directory` is the same for the whole machine, whatever the store.
+    /// `directory` is the same for the whole machine, whatever the store.
     pub(crate) fn take(directory: &Path) -> Result<Range> {
         let delegated = delegated_to_others();
         let base = |slot: u32| FIRST + slot * Self::SIZE;
@@ -39,7 +37,7 @@ impl Range {
     }
 }
 
-/// The ranges of /etc/subuid and /etc/subgid. Skips lines that do not parse.
+/// From /etc/subuid and /etc/subgid. Skips lines that do not parse.
 fn delegated_to_others() -> Vec<(u64, u64)> {
     let parse = |line: &str| {
         let mut fields = line.split(':').skip(1).map(str::trim);

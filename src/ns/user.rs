@@ -1,4 +1,4 @@
-//! User namespaces: creation, maps, and descriptors that keep them.
+//! User namespaces and their maps.
 
 use super::idmap::{IdMap, Maps, lines};
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -11,16 +11,14 @@ use rustix::thread::CapabilitySet;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// A user namespace, and the child that created it.
 #[derive(Debug)]
 pub(crate) struct Mapped {
-    /// Names the namespace.
     pub userns: OwnedFd,
-    /// It exits by itself. No process in a sandbox can reach it: it is outside of their PID namespaces.
+    /// Exits by itself. Outside of the sandboxes' PID namespaces: no process there can reach it.
     pub helper: Helper,
 }
 
-/// The child's channel. Other children may have a copy, so closing it alone would not wake the child.
+/// Other children may have a copy, so closing it alone would not wake the child.
 #[derive(Debug)]
 pub(super) struct Channel(pub(super) OwnedFd);
 
@@ -31,11 +29,11 @@ impl Drop for Channel {
     }
 }
 
-/// A child that is ending. Dropping it reaps the child.
+/// A child that is ending. Its drop reaps the child.
 #[derive(Debug)]
 pub(crate) struct Helper {
     pidfd: OwnedFd,
-    /// Its channel, if it must be ended first.
+    /// Set if the child must be ended first.
     channel: Option<Channel>,
 }
 
@@ -44,7 +42,6 @@ impl Helper {
         Helper { pidfd, channel: None }
     }
 
-    /// Keeps the child until this is dropped.
     pub(super) fn stays(&mut self, channel: Channel) {
         self.channel = Some(channel);
     }
@@ -53,18 +50,17 @@ impl Helper {
 impl Drop for Helper {
     fn drop(&mut self) {
         drop(self.channel.take());
-        // Only the child has the other end, so closing ends it.
+        // The child ends by itself, or at the drop of its channel.
         let _ = wait(self.pidfd.as_fd());
     }
 }
 
-/// Makes a user namespace with `maps`. A child keeps it open until this process has a descriptor. Maps of other ids
-/// than the caller's need CAP_SETUID and CAP_SETGID.
+/// A child keeps the namespace open until this process has a descriptor.
 pub(crate) fn mapped(maps: &Maps) -> Result<Mapped> {
     mapped_above(maps, 0)
 }
 
-/// Makes one that allows `nested` more namespaces inside, for a runtime that makes sandboxes in it.
+/// Allows `nested` more namespaces inside, for a runtime that makes sandboxes in it.
 pub(crate) fn mapped_above(maps: &Maps, nested: u32) -> Result<Mapped> {
     let step = || "make a user namespace";
     let (gate, hold) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::UserNamespace, step)?;
@@ -87,7 +83,6 @@ pub(crate) fn mapped_above(maps: &Maps, nested: u32) -> Result<Mapped> {
     opened.map(|userns| Mapped { userns, helper })
 }
 
-/// Writes the maps of the user namespace of process `pid`, and opens it.
 pub(super) fn open_and_map(pid: i32, maps: &Maps) -> Result<OwnedFd> {
     write_maps(pid, maps)?;
     let path = format!("/proc/{pid}/ns/user");
@@ -95,9 +90,8 @@ pub(super) fn open_and_map(pid: i32, maps: &Maps) -> Result<OwnedFd> {
         .failing(Kind::UserNamespace, || "open a user namespace")
 }
 
-/// Writes the maps of the new user namespace of process `pid`. An ordinary user may write only a line for the own id,
-/// and for groups only after `setgroups` is denied. Other maps need the set-uid programs newuidmap(1) and
-/// newgidmap(1), which check /etc/subuid and /etc/subgid. Each map is written separately.
+/// An ordinary user may write only a line for the own id, and for groups only after `setgroups` is denied. Other maps
+/// need the set-uid programs newuidmap(1) and newgidmap(1), which check /etc/subuid and /etc/subgid.
 pub(crate) fn write_maps(pid: i32, maps: &Maps) -> Result<()> {
     let privileged = may_map_any();
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -120,7 +114,6 @@ pub(crate) fn write_maps(pid: i32, maps: &Maps) -> Result<()> {
     Ok(())
 }
 
-/// Whether this process may map other ids (user_namespaces(7)).
 fn may_map_any() -> bool {
     let wanted = CapabilitySet::SETUID | CapabilitySet::SETGID;
     rustix::thread::capabilities(None).is_ok_and(|own| own.effective.contains(wanted))
@@ -151,8 +144,8 @@ fn by_helper(program: &str, pid: i32, map: &[IdMap]) -> Result<()> {
     Err(Error::new(Kind::UserNamespace, words).doing(step()).hint(hint))
 }
 
-/// Maps the caller's own id from inside a new user namespace. It needs no privilege once `setgroups` is denied
-/// (user_namespaces(7), "Defining user and group ID mappings").
+/// The caller is inside a new user namespace, and needs no privilege once `setgroups` is denied (user_namespaces(7),
+/// "Defining user and group ID mappings").
 pub(crate) fn write_own_map(maps: &Maps) -> Result<()> {
     fs::write("/proc/self/setgroups", "deny").failing(Kind::UserNamespace, || "deny setgroups in a user namespace")?;
     for (name, map) in [("gid_map", &maps.gid), ("uid_map", &maps.uid)] {
@@ -164,9 +157,9 @@ pub(crate) fn write_own_map(maps: &Maps) -> Result<()> {
     Ok(())
 }
 
-/// Forbids user namespaces inside this one, so that no process in it gains capabilities. A second fence after
-/// seccomp; it is missing where /proc/sys is read-only (inside another container). The limit is that of the writer's
-/// user namespace (namespaces(7), "The /proc/sys/user directory").
+/// A second fence after seccomp: no process inside gains capabilities. It is missing where /proc/sys is read-only
+/// (inside another container). The limit is that of the writer's user namespace (namespaces(7), "The /proc/sys/user
+/// directory").
 pub(crate) fn forbid_nested() {
     limit_nested(0);
 }
@@ -177,8 +170,8 @@ fn limit_nested(most: u32) {
     }
 }
 
-/// Whether this is the machine's first user namespace, where root is the machine's root. ioctl_ns(2) cannot tell; the
-/// inode is fixed in the kernel (`PROC_USER_INIT_INO`, include/uapi/linux/nsfs.h).
+/// Whether root here is the machine's root. ioctl_ns(2) cannot tell; the inode is fixed in the kernel
+/// (`PROC_USER_INIT_INO`, include/uapi/linux/nsfs.h).
 pub(crate) fn is_initial() -> bool {
     const INITIAL: u64 = 0xEFFF_FFFD;
     rustix::fs::stat("/proc/self/ns/user").is_ok_and(|status| status.st_ino == INITIAL)
