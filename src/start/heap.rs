@@ -1,31 +1,24 @@
-//! The heap of a start. A start makes some thousand small allocations and ends. musl's allocator asks the kernel for
-//! few pages at a time and returns them at once: a tenth of a start's processor time
-//! (docs/decisions/0005-start-path.md).
+//! The heap of a start, which makes some thousand small allocations and ends. musl's allocator asks the kernel for few
+//! pages at a time and returns them at once: a tenth of a start's processor time (docs/decisions/0005-start-path.md).
 //!
-//! Pieces come from one block of the program's own zero pages. A freed piece serves the next allocation of its size.
-//! Allocations that the block has no room for come from the system's allocator.
-//!
-//! The account of the pieces is safe code. What the compiler cannot check is the interface of [`GlobalAlloc`].
+//! Pieces come from one block of zero pages; a freed piece serves the next allocation of its size. The system's
+//! allocator serves the rest. Only the interface of [`GlobalAlloc`] is unsafe.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::AtomicU8;
 use std::sync::{Mutex, MutexGuard};
 
-/// Bytes of the block. A page that is never touched costs nothing.
+/// Bytes. A page that is never touched costs nothing.
 const SIZE: usize = 1024 * 1024;
-/// Alignment and least size of a piece.
 const UNIT: usize = 16;
-/// Units of the block.
 const UNITS: usize = SIZE / UNIT;
-/// Pieces up to here are of each multiple of [`UNIT`]; above, four sizes to a doubling.
+/// Up to here each multiple of [`UNIT`] has a class; above, four for each doubling.
 const FINE: usize = 512;
-/// The largest piece that comes out of the block.
 const LARGEST: usize = 256 * 1024;
 /// Pieces from here on come from the end of the block: a start touches little of such a table.
 const LARGE: usize = 16 * 1024;
-/// Sizes of pieces: 32 fine ones, and four for each doubling up to [`LARGEST`].
 const CLASSES: usize = FINE / UNIT + 4 * (LARGEST / FINE).ilog2() as usize;
-/// Tries of a thread that frees to get the account. Another thread keeps it for some ten instructions.
+/// Tries of [`free`]. Another thread keeps the account for some ten instructions.
 const TRIES: usize = 1000;
 
 #[repr(align(4096))]
@@ -33,13 +26,12 @@ struct Block([AtomicU8; SIZE]);
 
 /// The pieces in use, in units from the block's start. 0 means "none" in lists: unit 0 is never given out.
 struct Account {
-    /// Units before this one have been given out.
+    /// Units before this one are given out.
     used: u32,
-    /// Units from this one on have been given out from the end.
+    /// Units from this one on are given out.
     large: u32,
-    /// The first free piece of each class.
     free: [u32; CLASSES],
-    /// The next free piece of the same class, for each piece that is free.
+    /// The next free piece of the same class.
     next: [u32; UNITS],
 }
 
@@ -47,11 +39,11 @@ static BLOCK: Block = Block([const { AtomicU8::new(0) }; SIZE]);
 static ACCOUNT: Mutex<Account> =
     Mutex::new(Account { used: 1, large: UNITS as u32, free: [0; CLASSES], next: [0; UNITS] });
 
-/// The allocator of the `brig` program. A program that lives long wastes [`SIZE`] bytes at most.
+/// The allocator of the `brig` program. A long-lived program wastes [`SIZE`] bytes at most.
 #[derive(Debug, Clone, Copy)]
 pub struct StartHeap;
 
-/// The class of a size, and the size of its pieces.
+/// Returns the class and the size of its pieces.
 fn class(size: usize) -> (usize, usize) {
     if size <= FINE {
         let class = size.max(1).div_ceil(UNIT);
@@ -63,7 +55,7 @@ fn class(size: usize) -> (usize, usize) {
     (FINE / UNIT + 4 * (doubling - FINE.ilog2()) as usize + quarter - 1, (1 << doubling) + quarter * step)
 }
 
-/// The offset of `pointer` in the block: below [`SIZE`] if it is inside.
+/// Below [`SIZE`] if `pointer` is in the block.
 fn offset(pointer: *mut u8) -> usize {
     (pointer as usize).wrapping_sub(BLOCK.0.as_ptr() as usize)
 }
@@ -72,13 +64,13 @@ fn is_inside(pointer: *mut u8) -> bool {
     offset(pointer) < SIZE
 }
 
-/// `None` while another thread has it, and after a fork from a process in which another thread had it.
+/// `None` while another thread has it, and after a fork during that.
 fn account() -> Option<MutexGuard<'static, Account>> {
     ACCOUNT.try_lock().ok()
 }
 
 impl Account {
-    /// A piece for a class, and whether it is fresh: zero throughout.
+    /// With `true` the piece is zero throughout.
     fn take(&mut self, class: usize, size: usize) -> Option<(u32, bool)> {
         let first = self.free[class];
         if first != 0 {
@@ -104,8 +96,7 @@ impl Account {
     }
 }
 
-/// A piece of the block for `layout`, and whether it is zero throughout. `None`: too large, no room, or another thread
-/// has the account.
+/// Zero throughout if the flag is set. `None`: too large, no room, or another thread has the account.
 fn take(layout: Layout) -> Option<(*mut u8, bool)> {
     if layout.align() > UNIT || layout.size() > LARGEST {
         return None;
@@ -115,8 +106,7 @@ fn take(layout: Layout) -> Option<(*mut u8, bool)> {
     Some((BLOCK.0.as_ptr().cast_mut().cast::<u8>().wrapping_add(piece as usize * UNIT), is_fresh))
 }
 
-/// Returns a piece to the block. If other threads keep the account all the while, the piece is lost until the program
-/// ends.
+/// If other threads keep the account all the while, the piece is lost until the program ends.
 fn free(pointer: *mut u8, layout: Layout) {
     let (class, _) = class(layout.size());
     for _ in 0..TRIES {
@@ -162,8 +152,7 @@ unsafe impl GlobalAlloc for StartHeap {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Of the same class it stays where it is. A piece returns to the class of its last layout, so a smaller one
-        // must move.
+        // A piece returns to the class of its last layout, so a smaller one must move.
         if is_inside(pointer) && size <= LARGEST && class(size) == class(layout.size()) {
             return pointer;
         }
@@ -204,7 +193,7 @@ mod tests {
         Box::new(Account { used: 1, large: UNITS as u32, free: [0; CLASSES], next: [0; UNITS] })
     }
 
-    /// Takes pieces of each size until the account has no room, and gives some back at random, from a fixed seed.
+    /// Returns pieces at random, from a fixed seed, until the account is full.
     #[test]
     fn no_two_pieces_that_are_handed_out_overlap() {
         let (mut account, mut held, mut owner) = (fresh(), Vec::new(), vec![false; UNITS]);

@@ -1,5 +1,4 @@
-//! Release of the program's own pages while a process waits. The kernel reads them from the file again when they are
-//! needed.
+//! Releases the program's own pages while a process waits. The kernel reads them from the file again when needed.
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, read};
@@ -8,14 +7,12 @@ use std::os::fd::OwnedFd;
 
 const MAPS: &str = "/proc/self/smaps";
 
-/// Releases the pages of the program's read-only parts that are as in the file. madvise(2), MADV_DONTNEED on private
-/// mappings of a file.
+/// MADV_DONTNEED (madvise(2)) on read-only private mappings that are as in their file.
 pub(crate) fn release() -> Result<(), Errno> {
     ProgramPages::open()?.release()
 }
 
-/// Releases the pages of a process that will open no file, map nothing and change no protection: it reads its mappings
-/// once.
+/// Reads its mappings once: for a process that will open no file, map nothing and change no protection.
 pub(crate) struct ProgramPages {
     maps: Option<OwnedFd>,
     ranges: Vec<(usize, usize)>,
@@ -28,7 +25,7 @@ impl ProgramPages {
         Ok(ProgramPages { maps: Some(maps), ranges: Vec::new() })
     }
 
-    /// Releases them. Only the first call reads a file.
+    /// Only the first call reads a file.
     pub(crate) fn release(&mut self) -> Result<(), Errno> {
         if let Some(maps) = self.maps.take() {
             let (mut text, mut chunk) = (Vec::new(), [0_u8; 4096]);
@@ -48,7 +45,7 @@ impl ProgramPages {
     }
 }
 
-/// The read-only mappings of proc_pid_smaps(5) without a page of the process's own. Data that was relocated at the
+/// The read-only mappings without an anonymous or swapped page (proc_pid_smaps(5)). Data that was relocated at the
 /// start is read-only too, and would be lost.
 fn unchanged(maps: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
@@ -71,7 +68,7 @@ fn unchanged(maps: &str) -> Vec<(usize, usize)> {
     found
 }
 
-/// The range of a line of proc_pid_maps(5), if it is a private mapping of a file that cannot be written.
+/// For a read-only private mapping of a file: its range in a line of proc_pid_maps(5).
 fn read_only_file(line: &str) -> Option<(usize, usize)> {
     let mut fields = line.split_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
