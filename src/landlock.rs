@@ -1,7 +1,6 @@
-//! Landlock: a second fence around files, abstract sockets and signals, even if a mount is wrong.
+//! Landlock: a second fence around files, abstract sockets and signals, even if a mount is wrong. See landlock(7) and
+//! Documentation/userspace-api/landlock.rst.
 //!
-//! In: [`spec::landlock`](crate::spec::landlock) rules with paths of the container. Out: this thread and its
-//! children, restricted at the kernel's highest ABI. Source: landlock(7), Documentation/userspace-api/landlock.rst.
 //! It runs after the mounts (a restricted process cannot mount) and before seccomp.
 
 use crate::error::{Error, Kind, Result};
@@ -15,14 +14,12 @@ use ::landlock::{
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// The newest ABI that brig requests. The kernel applies the part that it has.
+/// The kernel applies the part of this ABI that it has.
 const NEWEST: ABI = ABI::V6;
 
-/// The extent of the restriction.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Enforced {
-    /// All rules hold.
     Fully,
     /// An older kernel: the file rules hold, some newer kinds of access are not covered.
     Partly,
@@ -30,13 +27,13 @@ pub(crate) enum Enforced {
     Not,
 }
 
-/// The kernel's ABI, as landlock(7) counts them; `None` without Landlock.
+/// `None` without Landlock.
 pub(crate) fn abi() -> Option<u32> {
     if weaken::is_off("kernel-landlock") { None } else { crate::sys::probe::landlock_abi().ok() }
 }
 
-/// The number of domains around this process. It fills the kernel's limit of them (LANDLOCK_MAX_NUM_LAYERS), so this
-/// process can do nothing with files afterwards. Sets no_new_privs.
+/// Counts the domains around this process: fills the kernel's limit (LANDLOCK_MAX_NUM_LAYERS), so this process can do
+/// nothing with files afterwards. Sets no_new_privs.
 pub(crate) fn layers() -> u32 {
     const MOST: u32 = 16;
     let nothing = Landlock { rules: Vec::new(), optional: false };
@@ -47,8 +44,8 @@ pub(crate) fn layers() -> u32 {
     MOST.saturating_sub(added as u32)
 }
 
-/// Enforces the rules. Fails without Landlock in the kernel, unless the rules are optional. Needs no_new_privs, which it
-/// sets if `gains_nothing`, or CAP_SYS_ADMIN in the user namespace.
+/// Fails without Landlock in the kernel, unless the rules are optional. Needs no_new_privs, which it sets if
+/// `gains_nothing`, or CAP_SYS_ADMIN in the user namespace.
 pub(crate) fn restrict(rules: &Landlock, gains_nothing: bool) -> Result<Enforced> {
     if weaken::is_off("landlock") {
         return Ok(Enforced::Not);
@@ -61,8 +58,8 @@ pub(crate) fn restrict(rules: &Landlock, gains_nothing: bool) -> Result<Enforced
         .and_then(Ruleset::create)
         .map_err(|cause| failed(cause.to_string()))?;
     for rule in &rules.rules {
-        // Not the crate's PathFd: on musl the standard library drops O_PATH as a part of O_ACCMODE. Then a folder
-        // that only its owner can read could not be opened.
+        // Not the crate's PathFd: on musl the standard library drops O_PATH as a part of O_ACCMODE. Then a folder that
+        // only its owner can read could not be opened.
         let place = match rustix::fs::open(&rule.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
             Ok(place) => place,
             // A missing path needs no permission.
