@@ -1,4 +1,4 @@
-//! The `[agent]` table of a preset: a program, the keys of its provider, and the command line that it gets. Pure.
+//! The `[agent]` table of a preset. Pure.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -7,31 +7,31 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentTable {
-    /// Its name for a person.
+    /// Display name.
     #[serde(default)]
     pub title: String,
-    /// The program, as the caller's PATH has it.
+    /// Looked up in the caller's PATH.
     pub program: String,
-    /// The command that installs it, for an error.
+    /// Install command, for an error.
     #[serde(default)]
     pub install: String,
-    /// Arguments before those of the caller. `{url:KEY}` is the URL of a key.
+    /// Arguments before the caller's. `{url:KEY}` is the URL of a key.
     #[serde(default)]
     pub arguments: Vec<String>,
-    /// What switches the program's own questions and its own sandbox off, for a message.
+    /// For a message: what switches off the program's own questions and sandbox.
     #[serde(default)]
     pub unattended: String,
-    /// The keys. At least one of them must be set.
+    /// At least one of them must be set.
     #[serde(default)]
     pub keys: Vec<KeyTable>,
     /// Variables with the URLs of keys, in the same form.
     #[serde(default)]
     pub variables: BTreeMap<String, String>,
-    /// Variables of the caller that are passed on. They are not secrets.
+    /// Variables to pass on from the caller. They are not secrets.
     #[serde(default)]
     pub pass: Vec<String>,
-    /// Files of the home that are made if they are missing, with their content. `{folder}` is the path of the folder that
-    /// the agent works on, as a string of JSON has it.
+    /// Files to create in the home if they are missing, with their content. `{folder}` is the agent's folder as a JSON
+    /// string.
     #[serde(default)]
     pub files: BTreeMap<String, String>,
 }
@@ -40,39 +40,39 @@ pub struct AgentTable {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyTable {
-    /// The variable of the caller with the value.
+    /// The caller's variable with the value.
     pub variable: String,
-    /// The URL of the provider, unless a variable below names another one.
+    /// The provider's URL, unless a variable of `base_url` is set.
     pub url: String,
-    /// Variables that name another URL, the first one that is set.
+    /// Variables with another URL. The first that is set counts.
     #[serde(default)]
     pub base_url: Vec<String>,
-    /// The header, as in `[secrets.NAME]`.
+    /// As in `[secrets.NAME]`.
     #[serde(default)]
     pub header: Option<String>,
-    /// The value of the variable inside.
+    /// The variable's value inside.
     #[serde(default)]
     pub placeholder: Option<String>,
-    /// The login file of the program, used if no key of the preset is set.
+    /// Used if no key of the preset is set.
     #[serde(default)]
     pub login: Option<LoginTable>,
 }
 
-/// `[agent.keys.login]`: the file in which the program keeps its own login.
+/// `[agent.keys.login]`: the file with the program's own login.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoginTable {
-    /// The file, such as `.codex/auth.json`, in the caller's home.
+    /// A path in the caller's home, such as `.codex/auth.json`.
     pub file: String,
     /// The variable that names the file's folder instead.
     #[serde(default)]
     pub folder: Option<String>,
-    /// The JSON pointer of the access token.
+    /// JSON pointer of the access token.
     pub token: String,
-    /// The JSON pointer of its end, in seconds or milliseconds since 1970. Without it a JWT's own claim holds.
+    /// JSON pointer of the token's end, in seconds or milliseconds since 1970. Default: the JWT's own claim.
     #[serde(default)]
     pub expires: Option<String>,
-    /// Variables inside, with JSON pointers of texts of the file that are not secrets.
+    /// Variables inside, with JSON pointers of their values, which are not secrets.
     #[serde(default)]
     pub variables: BTreeMap<String, String>,
 }

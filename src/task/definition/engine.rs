@@ -6,7 +6,7 @@ use crate::sandbox::{Broker, SecretOpener};
 use crate::task::secrets::{Exposure, Secret, Source, Wish, check, open_broker};
 use std::path::Path;
 
-/// Opens the secrets of annotations. Each text has the keys of a profile's `[secrets.NAME]` as an inline table.
+/// Each annotation's text has the keys of a profile's `[secrets.NAME]` as an inline table.
 pub fn secret_opener() -> SecretOpener {
     SecretOpener(open)
 }
@@ -26,7 +26,7 @@ fn secret(name: &str, text: &str) -> Result<Secret> {
         it: Wish,
     }
     let refuse = |words: &str, hint: &str| Err(Error::new(Kind::Secret, words).hint(hint.to_owned()));
-    // The text may contain a value by mistake: an error must not repeat it.
+    // The text may be a value by mistake: an error must not repeat it.
     let Ok(Line { it }) = toml::from_str(&format!("it = {{ {text} }}")) else {
         return refuse(
             "it is not keys and values as in a profile's `[secrets.NAME]`",

@@ -9,7 +9,7 @@ use crate::files::Pinned;
 use crate::sandbox;
 use crate::task::store::Store;
 
-/// What would be in force; runs nothing.
+/// Rows of a name and a value.
 pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, String)>> {
     let admitted = super::hosted::admit(store, definition)?;
     let declared = admitted.as_ref().and_then(|admitted| admitted.declared);

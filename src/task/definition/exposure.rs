@@ -1,35 +1,33 @@
-//! Folders that must not be shown to an agent, whoever asks: its user's own files look like its own there.
+//! Folders that an agent must not see: its user's own files look like its own there.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::task::store::Store;
 use std::path::Path;
 
-/// Folders of the system, which are nobody's work. As the machine's root shows them they would give the agent root's own files: `/etc` has the
-/// passwords.
+/// System folders. From root they would give the agent root's own files, such as the passwords in `/etc`.
 const SYSTEM: [&str; 11] =
     ["/", "/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var", "/var/lib"];
 
-/// The kernel's file systems, with all that is below them: links in /proc lead anywhere.
+/// The kernel's file systems: links below /proc lead anywhere.
 const KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
 
-/// Folders that contain the homes of accounts (hier(7)).
+/// See hier(7).
 const HOMES: &str = "/home";
-/// The home of the machine's root.
 const ROOTS_HOME: &str = "/root";
 
-/// Whether a folder is the home of an account, or contains the caller's: keys, tokens and what was typed are there.
+/// Whether a folder is an account's home or contains the caller's, with keys, tokens and histories.
 fn is_home(real: &Path) -> bool {
     let is_usual = real == Path::new(ROOTS_HOME) || real.parent() == Some(Path::new(HOMES)) || real == Path::new(HOMES);
     let own = || std::env::var_os("HOME").and_then(|home| std::fs::canonicalize(home).ok());
     is_usual || own().is_some_and(|home| home.starts_with(real))
 }
 
-/// Refuses a folder of the system, a home, and a folder that holds the store, or is in it: every task's output is there.
+/// Refuses system folders, homes, and folders in or around the store, which has every task's output.
 pub(crate) fn check(folder: &Path, store: &Store) -> Result<()> {
     check_path(folder, || format!("use the workspace `{}`", folder.display()), store)
 }
 
-/// The same for a file or a folder; the error is of `step`.
+/// `step` is the attempt that an error names.
 pub(crate) fn check_path(path: &Path, step: impl Fn() -> String + Copy, store: &Store) -> Result<()> {
     let real = std::fs::canonicalize(path).failing(Kind::Workspace, step)?;
     let refuse = |reason: &str| {
@@ -43,7 +41,7 @@ pub(crate) fn check_path(path: &Path, step: impl Fn() -> String + Copy, store: &
     if is_home(&real) {
         return refuse("it is a home folder, with the keys and tokens of an account");
     }
-    // A store that is not there yet has nothing to show. What is in it is shown by brig's own commands alone.
+    // A missing store shows nothing.
     if std::fs::canonicalize(store.root()).is_ok_and(|store| store.starts_with(&real) || real.starts_with(&store)) {
         return refuse("the store of brig is there, with the output of every task");
     }

@@ -1,5 +1,4 @@
-//! Files of a folder that its sandbox does not show: `--hide`, and `.brigignore` in the folder. And a note about files
-//! with credentials that it does show.
+//! Files that a sandbox does not show (`--hide`, `.brigignore`), and a note about credentials that it does show.
 
 use super::{Definition, WorkspaceSource};
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -14,19 +13,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The file of a folder that lists what its sandboxes do not show.
 const FILE: &str = ".brigignore";
-/// Longer lists are refused.
+/// Bytes.
 const LONGEST: u64 = 1 << 20;
-/// The most names of a folder that are looked at. The start waits for it.
+/// The start waits for the walk.
 const MOST: usize = 500;
-/// The deepest of them: those in `config/deploy/`.
+/// The deepest names are those in `config/deploy/`.
 const DEEPEST: usize = 3;
-/// The names of a note; the rest is counted.
 const NAMED: usize = 3;
 
-/// Files that usually have passwords, tokens or private keys, by their whole name. Plain comparisons: compiled patterns
-/// would take half a millisecond of each start.
+/// Files that usually have passwords, tokens or private keys. Plain comparisons: compiled patterns would take half a
+/// millisecond of each start.
 const CREDENTIALS: [&str; 17] = [
     ".env",
     ".envrc",
@@ -46,18 +43,14 @@ const CREDENTIALS: [&str; 17] = [
     "id_ecdsa",
     "id_ed25519",
 ];
-/// The same, each with the name of its folder.
 const IN_FOLDERS: [(&str, &str); 3] = [(".docker", "config.json"), (".aws", "credentials"), (".kube", "config")];
-/// The same, by the end of the name.
 const ENDINGS: [&str; 5] = [".key", ".p12", ".pfx", ".jks", ".kdbx"];
-/// Folders of such files.
 const FOLDERS: [&str; 2] = [".ssh", ".gnupg"];
-/// Files that begin like a credential file and have none.
+/// Exceptions from `.env.*`.
 const EXAMPLES: [&str; 4] = [".env.example", ".env.sample", ".env.template", ".env.dist"];
 /// Folders with many names and no credentials of the user's.
 const PASSED: [&str; 2] = [".git", "node_modules"];
 
-/// Whether a file or folder usually has credentials, by its name.
 fn has_credentials(path: &Path, is_directory: bool) -> bool {
     let text = |name: Option<&OsStr>| name.and_then(OsStr::to_str).map(str::to_owned);
     let Some(name) = text(path.file_name()) else { return false };
@@ -72,7 +65,7 @@ fn has_credentials(path: &Path, is_directory: bool) -> bool {
         || name.starts_with("service-account") && name.ends_with(".json")
 }
 
-/// Completes the options of a sandbox with the folder's own list. Refuses a list that would not hold.
+/// Adds the folder's own list to the options. Refuses a list that would not hold.
 pub(crate) fn complete(definition: &Definition, options: &mut Options) -> Result<()> {
     let WorkspaceSource::Directory(path) = &definition.workspace else {
         return match options.hidden.is_empty() {
@@ -102,7 +95,7 @@ pub(crate) fn complete(definition: &Definition, options: &mut Options) -> Result
     }
 }
 
-/// The lines of a folder's list, without links. A list that cannot be read is an error.
+/// A link or an unreadable list is an error.
 fn read(folder: BorrowedFd<'_>) -> Result<Vec<String>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(folder, FILE, flags, Mode::empty()) {
@@ -121,7 +114,6 @@ fn read(folder: BorrowedFd<'_>) -> Result<Vec<String>> {
     Ok(text.trim_start_matches('\u{feff}').lines().map(str::to_owned).collect())
 }
 
-/// A note about files with credentials that the sandbox shows.
 pub(crate) fn note(definition: &Definition, options: &Options) -> Option<String> {
     let WorkspaceSource::Directory(path) = &definition.workspace else { return None };
     let flags = DIRECTORY.difference(OFlags::NOFOLLOW);
@@ -141,7 +133,6 @@ pub(crate) fn note(definition: &Definition, options: &Options) -> Option<String>
     ))
 }
 
-/// Paths near the top of a folder that look like credentials and are not hidden.
 fn shown_credentials(folder: OwnedFd, hidden: &HiddenMatcher) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let bounds = Bounds { entries: MOST, depth: DEEPEST, end: None };
@@ -151,7 +142,7 @@ fn shown_credentials(folder: OwnedFd, hidden: &HiddenMatcher) -> Vec<PathBuf> {
     if !entered || walk.enter([Some(folder)], names, PathBuf::new()).is_err() {
         return found;
     }
-    // A folder that cannot be read, or too many names, ends the look: it is advice.
+    // An unreadable folder or too many names end the walk: the note is advice.
     while let Ok(Some(next)) = walk.next() {
         let WalkStep::Entry(kind) = next else { continue };
         let name = Path::new(OsStr::from_bytes(walk.name().to_bytes()));

@@ -1,4 +1,4 @@
-//! The image that a task runs in: found in the store, locked against `prune` for as long as the task runs, and turned into a root and a command.
+//! A task's image: found in the store, locked against `prune` while the task runs, turned into a root and a command.
 
 use super::Definition;
 use crate::error::{Error, Kind, Result, Step};
@@ -12,84 +12,79 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The label by which an image asks for root inside.
 const ROOT_INSIDE: &str = "dev.brig.root-inside";
 
-/// Which image, and what is wanted otherwise than it says.
+/// The image, and what the caller replaces of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageWish {
     /// A name, a digest or the beginning of one, as `brig image ls` shows them.
     pub reference: String,
-    /// The digest of exactly this image: what a kept root goes on from. The reference then only names it to the reader.
+    /// The digest of exactly this image, for a kept root. `reference` is then only for the reader.
     pub digest: Option<String>,
-    /// Replaces the Entrypoint, and takes the image's Cmd away with it; empty for none.
+    /// Replaces the Entrypoint and drops the image's Cmd; empty for none.
     pub entrypoint: Option<String>,
     /// `user[:group]`, names of the image or numbers.
     pub user: Option<String>,
-    /// Where the command starts, whether it has a workspace or not.
+    /// Where the command starts, with or without a workspace.
     pub working_directory: Option<String>,
-    /// How the command is asked to end: `SIGINT`, `INT` or `2`.
+    /// `SIGINT`, `INT` or `2`.
     pub stop_signal: Option<String>,
 }
 
-/// The image section of a receipt: what ran, and what the image says about it.
+/// The image section of a receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageUsed {
     /// As it was asked for.
     pub reference: String,
     /// The manifest's digest.
     pub digest: String,
-    /// How many layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Whether their files were copied for this task, because they could not be mounted with its ids or by its user.
+    /// Whether files were copied: they could not be mounted with the task's ids or by its user.
     #[serde(default)]
     pub copied: bool,
-    /// The user as the image or the caller says it.
+    /// As the image or the caller writes it.
     pub user: String,
     /// User id inside.
     pub uid: u32,
     /// Primary group inside.
     pub gid: u32,
-    /// Supplementary groups that are in force; an ordinary user's sandbox has none.
+    /// Supplementary groups in force; an ordinary user's sandbox has none.
     pub groups: Vec<u32>,
-    /// Entrypoint and Cmd, with what the caller replaced.
+    /// Entrypoint and Cmd, with the caller's replacements.
     pub command: Vec<String>,
     /// The image's WorkingDir, or the caller's.
     pub working_dir: String,
     /// Names of the image's variables.
     pub env: Vec<String>,
-    /// Directories that are there for this run only.
+    /// Directories for this run only.
     pub volumes: Vec<String>,
-    /// How the command is asked to end.
+    /// The signal that asks the command to end.
     pub stop_signal: Option<String>,
-    /// `port[/protocol]`: a word to whoever reads; nothing is opened.
+    /// `port[/protocol]`, for the reader: nothing is opened.
     pub exposed_ports: Vec<String>,
-    /// Docker's, as it stands; nothing runs it.
+    /// Docker's, verbatim; nothing runs it.
     pub healthcheck: Option<serde_json::Value>,
-    /// Docker's shell for the shell form of commands.
+    /// Docker's, for the shell form of commands.
     pub shell: Vec<String>,
-    /// Where it comes from: its labels and the annotations of the image specification.
+    /// Labels and the image specification's annotations.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// An image in use. What it holds keeps the layers in the store.
 pub(crate) struct Opened {
-    /// What the sandbox needs.
     pub root: ImageRoot,
-    /// What runs.
     pub command: Vec<OsString>,
-    /// What the receipt says.
     pub used: ImageUsed,
-    /// Whether the image's label asks for root inside, and the caller names no user.
+    /// The image's label asks for root inside, and the caller names no user.
     pub asks_root: bool,
     image: Image,
-    /// The tree that was made of the layers, and goes with this.
+    /// A tree of the layers, which goes with this value.
     copy: Option<image::Copied>,
 }
 
 impl Opened {
-    /// Makes a tree of the layers where the store's file system cannot show them with the sandbox's ids, or has the sandbox make it in its memory
-    /// where an ordinary user's overlay does not take them; says so.
+    /// Makes a tree of the layers if the store's file system cannot show them with the sandbox's ids. If an ordinary
+    /// user's overlay rejects them, the sandbox makes the tree in its memory. Returns a message about the copy.
     pub(crate) fn copy_if_needed(&mut self, limits: &Limits) -> Result<Option<String>> {
         let step = || format!("use the image `{}`", self.used.reference);
         let Some(words) = self.copying(limits)? else { return Ok(None) };
@@ -105,7 +100,7 @@ impl Opened {
         Ok(Some(words))
     }
 
-    /// What a copy is made of for a task, where and why, if one is needed. Makes none.
+    /// The message about a needed copy, with place and reason. Makes none.
     pub(crate) fn copying(&self, limits: &Limits) -> Result<Option<String>> {
         let step = || format!("use the image `{}`", self.used.reference);
         let mounter = mounter();
@@ -126,19 +121,19 @@ impl Opened {
         )))
     }
 
-    /// Copies the files of the image's directory at `path` into an empty one. `false` if the image has none there.
+    /// Copies the image's directory at `path` into an empty one. `false` if the image has none.
     pub(crate) fn copy_directory(&self, path: &Path, into: BorrowedFd<'_>) -> Result<bool> {
         let step = || format!("copy `{}` of the image `{}`", path.display(), self.used.reference);
         self.image.copy_directory(path, into).doing(step)
     }
 
-    /// Keeps the image for as long as the store has a file at `path`, relative to the store.
+    /// Keeps the image while the store has a file at `path`, relative to the store.
     pub(crate) fn hold(&self, store: &Store, name: &str, path: &Path) -> Result<()> {
         let images = image::Store::open(store.root())?;
         images.hold(&self.image, name, path).doing(|| format!("keep the image `{}`", self.used.reference))
     }
 
-    /// Better than to be ended for want of memory while they are copied.
+    /// An error instead of a kill for want of memory during the copy.
     fn fits_into(&self, memory: u64) -> Result<()> {
         if self.image.size < memory {
             return Ok(());
@@ -154,7 +149,6 @@ fn mounter() -> Mounter {
     if sandbox::guarantee() == Guarantee::Full { Mounter::Root } else { Mounter::User }
 }
 
-/// Opens the image of a definition that names one.
 pub(crate) fn open(store: &Store, definition: &Definition) -> Result<Option<Opened>> {
     let Some(wish) = &definition.image else { return Ok(None) };
     if definition.sandbox.rootfs.is_some() {
@@ -203,7 +197,7 @@ fn open_one(store: &Store, wish: &ImageWish, options: &Options) -> Result<Opened
         gid: process.user.gid,
         groups: if has_groups { process.user.additional_gids.clone() } else { Vec::new() },
         home,
-        // `/` is what an image says that says nothing.
+        // An image without a working directory has `/`.
         working_directory: Some(PathBuf::from(&process.cwd)).filter(|path| path.as_os_str() != "/"),
         always_starts_there: wish.working_directory.is_some(),
         environment: process.env.iter().filter_map(|line| variable(line)).collect(),
@@ -215,7 +209,7 @@ fn open_one(store: &Store, wish: &ImageWish, options: &Options) -> Result<Opened
     Ok(Opened { root, command, used, asks_root, image, copy: None })
 }
 
-/// The error of a kept root whose image is not in the store any more.
+/// For a kept root whose image is not in the store.
 fn gone(wish: &ImageWish) -> Option<Error> {
     let digest = wish.digest.as_ref()?;
     let fix = match wish.reference.parse::<Reference>() {
@@ -226,12 +220,12 @@ fn gone(wish: &ImageWish) -> Option<Error> {
     Some(Error::new(Kind::NotFound, words).hint(format!("nothing is lost; get the same image again: {fix}")))
 }
 
-/// The image's config and the wish as a process, whose arguments are those before the caller's own command.
+/// The arguments are those before the caller's own command.
 fn process(image: &Image, wish: &ImageWish, command: &[OsString]) -> Result<Process> {
     let entrypoint = wish.entrypoint.as_ref();
     let overrides = Overrides {
         entrypoint: entrypoint.map(|word| Some(word.clone()).into_iter().filter(|word| !word.is_empty()).collect()),
-        // The caller's words may be no text, so a word stands for them.
+        // The caller's words may not be text: an empty word stands for them.
         args: command.first().map(|_| vec![String::new()]),
         user: wish.user.clone(),
         working_dir: wish.working_directory.clone(),
@@ -247,7 +241,6 @@ fn process(image: &Image, wish: &ImageWish, command: &[OsString]) -> Result<Proc
     Ok(process)
 }
 
-/// The user's home, if the image says one and has it.
 fn home(image: &Image, process: &Process) -> Result<Option<PathBuf>> {
     let Some(home) = process.user.home.as_deref().filter(|home| *home != "/") else { return Ok(None) };
     if home.split('/').any(|part| part == "..") {
@@ -285,13 +278,13 @@ fn used(
     }
 }
 
-/// A line `NAME=value` as a variable. One without a value sets nothing, as with Docker.
+/// A line without a value sets nothing, as with Docker.
 fn variable(line: &str) -> Option<(OsString, OsString)> {
     let (name, value) = line.split_once('=')?;
     Some((OsString::from_vec(name.into()), OsString::from_vec(value.into())))
 }
 
-/// The number of a signal as images write it. Real-time signals are for service managers, which are no command of a task.
+/// Refuses real-time signals: they are for service managers, which are not a task's command.
 fn signal_number(text: &str) -> Result<i32> {
     let refused = || {
         Error::new(Kind::Image, format!("its StopSignal `{}` is none that can be passed on", text.escape_debug()))
@@ -306,7 +299,7 @@ fn signal_number(text: &str) -> Result<i32> {
     NAMES.iter().find(|(each, _)| *each == name).map(|(_, number)| *number).ok_or_else(refused)
 }
 
-/// Signals by which programs are asked to end, with the numbers that all of our machines share (signal(7)).
+/// Signals that ask programs to end, with the numbers that all of our machines share (signal(7)).
 const NAMES: [(&str, i32); 9] = [
     ("HUP", 1),
     ("INT", 2),

@@ -1,4 +1,4 @@
-//! Where a task's workspace appears in its sandbox, and what appears beside it. Looks at the host; makes nothing.
+//! Where the workspace and its repository appear in the sandbox. Reads the host; makes nothing.
 
 use super::exposure;
 use super::image::Opened;
@@ -10,24 +10,21 @@ use crate::task::store::Store;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-/// The workspace's path inside, and the host's folder beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// The path of the workspace.
     pub at: PathBuf,
-    /// The repository of a git worktree, shown read-only at its own path.
+    /// Repository of a git worktree, read-only at its own path.
     pub repository: Option<PathBuf>,
-    /// What is not as a caller may expect it.
     pub notes: Vec<String>,
 }
 
 impl Layout {
-    /// The layout of a definition: as it says, or a folder at its own path if nothing of the sandbox is there.
+    /// As the definition requires, or a folder at its own path if nothing of the sandbox is there.
     pub(crate) fn of(definition: &Definition, image: Option<&Opened>, store: &Store) -> Result<Layout> {
         let refused =
             |path: &Path| conflict(path, definition.sandbox.rootfs.as_deref(), image.map(|image| &image.root));
         let mut layout = Layout { at: WORKSPACE.into(), repository: None, notes: Vec::new() };
-        // What cannot be resolved is refused with better words when it is used.
+        // A path that cannot be resolved gets a better error when it is used.
         let folder = match &definition.workspace {
             WorkspaceSource::Directory(path) if definition.sandbox.backend != Backend::Local => {
                 std::fs::canonicalize(path).ok()
@@ -77,7 +74,6 @@ impl Layout {
     }
 }
 
-/// What a folder below the top of a repository lacks inside.
 fn note_of_folder_below(folder: &Path) -> Option<String> {
     let above = worktree::above(handback::open_tree(folder).ok()?.as_fd(), folder)?;
     let top = folder.ancestors().nth(above.folders.len())?;

@@ -40,7 +40,7 @@ pub enum WorkspaceSource {
     Empty,
     /// A folder of the host, copy-on-write.
     Directory(PathBuf),
-    /// A git repository, cloned in a sandbox of its own.
+    /// A git repository, cloned in a separate sandbox.
     Repository {
         /// A path, or a `file://`, `https://` or `ssh://` URL.
         url: String,
@@ -52,9 +52,9 @@ pub enum WorkspaceSource {
 /// A profile as records have it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfileUsed {
-    /// Its path as it was given.
+    /// As it was given.
     pub path: PathBuf,
-    /// Its SHA-256, in hexadecimal.
+    /// SHA-256, in hexadecimal.
     pub sha256: String,
 }
 
@@ -66,25 +66,24 @@ pub enum Keep {
     No,
     /// Always.
     Always,
-    /// When the task did not succeed, or its supervisor died.
+    /// On failure, or if the supervisor died.
     OnFailure,
 }
 
 /// What a task goes on from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Continued {
-    /// The task that it comes from.
+    /// The earlier task.
     pub from: String,
-    /// Whether that one keeps its workspace, and this one gets a copy.
+    /// Whether that task keeps its workspace, and this one gets a copy.
     pub is_fork: bool,
-    /// The checkpoint of that task that a fork copies, instead of the last state.
+    /// The checkpoint that a fork copies, instead of the last state.
     pub checkpoint: Option<String>,
-    /// The repository that the first task cloned. A push goes to no other.
+    /// What the first task cloned. A push goes to no other.
     pub repository: Option<FolderIdentity>,
 }
 
 impl Keep {
-    /// Whether an attempt that ended so keeps its workspace.
     pub(crate) fn holds(self, outcome: &Outcome) -> bool {
         match self {
             Keep::No => false,
@@ -95,7 +94,6 @@ impl Keep {
 }
 
 impl WorkspaceSource {
-    /// The folder of the host that it names, or that has the repository.
     pub(crate) fn folder(&self) -> Option<PathBuf> {
         match self {
             WorkspaceSource::Empty => None,
@@ -107,7 +105,7 @@ impl WorkspaceSource {
         }
     }
 
-    /// Whether it is there already, so that nothing has to be fetched before the sandbox begins.
+    /// Whether nothing must be fetched before the sandbox begins.
     pub(crate) fn is_at_hand(&self) -> bool {
         !matches!(self, WorkspaceSource::Repository { .. })
     }
@@ -118,60 +116,60 @@ impl WorkspaceSource {
 pub struct Definition {
     /// Where the workspace comes from.
     pub workspace: WorkspaceSource,
-    /// The path of the workspace inside; `None` for a folder's own path where that is free, else `/workspace`.
+    /// Path inside; `None` for a folder's own path if that is free, else `/workspace`.
     pub at: Option<PathBuf>,
-    /// An image of the store as the root, whose config says what the definition leaves out; a command is then not needed.
+    /// An image of the store as the root. Its config gives what the definition leaves out, such as the command.
     pub image: Option<ImageWish>,
-    /// The sandbox, without what only opening gives it: workspace, path of the workspace and root of the image. A relative `directory` starts
-    /// at the workspace.
+    /// The sandbox without what only opening gives: workspace, its path and the image's root. A relative `directory`
+    /// starts at the workspace.
     pub sandbox: Options,
-    /// How its repository is reached, and where its commits go.
+    /// How to reach the repository, and where commits go.
     pub git: GitOptions,
     /// Secrets, without their values.
     pub secrets: Vec<Secret>,
-    /// Whether lines of its output that are JSON objects are events of its progress.
+    /// Whether output lines that are JSON objects are progress events.
     pub stream_json: bool,
-    /// Where its events go, besides its record.
+    /// Receivers besides the record.
     pub events: Vec<Receiver>,
-    /// Which files of its workspace come out.
+    /// Which files of the workspace come out.
     pub artifacts: ArtifactOptions,
-    /// Where it leaves its result, and what that must look like.
+    /// Where the result is, and its form.
     pub result: ResultOptions,
-    /// Whether what it changed is kept, so that it can be shown and applied.
+    /// Whether changes are kept, to be shown and applied.
     pub changes: bool,
-    /// Whether what git ignores is among that.
+    /// Whether changes include what git ignores.
     pub ignored: bool,
-    /// Whether a made-up secret is planted, which fails the attempt if it shows up anywhere.
+    /// Whether to plant a made-up secret, which fails the attempt if it shows up anywhere.
     pub canary: bool,
     /// The profile that was read.
     pub profile: Option<ProfileUsed>,
-    /// Its name and its labels.
+    /// Name and labels.
     pub naming: Naming,
-    /// Whether its workspace outlives it.
+    /// Whether the workspace outlives the task.
     pub keep: Keep,
-    /// Whether it reports to the service manager that runs it, also if it has a command.
+    /// Whether it reports to its service manager, even with a command.
     pub is_service: bool,
-    /// The task whose workspace it goes on from.
+    /// The task whose workspace it continues.
     pub continued: Option<Continued>,
     /// How many tasks of the store may run at once for this one to begin.
     pub max_parallel: Option<u32>,
-    /// How long it may wait for its turn.
+    /// The longest wait for its turn.
     pub queue_wait: Option<Duration>,
-    /// The process whose end ends it.
+    /// The process whose end ends the task.
     pub end_with: Option<Caller>,
 }
 
 impl Definition {
-    /// Whether something may take long, or is put into its directory, before its sandbox begins: then it must be known before.
+    /// Whether the task must be known before its sandbox: a step may take long or use its directory.
     pub(crate) fn waits_before_its_sandbox(&self) -> bool {
         let is_queued = self.max_parallel.is_some();
         let has_place = self.keep != Keep::No || self.continued.is_some() || self.sandbox.backend == Backend::Local;
-        // Other tasks find the users of a volume by their records, and a first use may fill it.
+        // Other tasks find a volume's users by their records, and a first use may fill it.
         let has_volumes = !self.sandbox.volumes.is_empty() || self.sandbox.home.is_some();
         !self.workspace.is_at_hand() || is_queued || has_place || has_volumes
     }
 
-    /// A task with the default limits in an empty workspace.
+    /// Default limits in an empty workspace.
     pub fn new(command: Vec<OsString>) -> Definition {
         Definition {
             workspace: WorkspaceSource::Empty,

@@ -1,6 +1,5 @@
-//! Checks of the files and folders that `--mount` and `--ro` show: what they are, and that the caller may show them.
-//!
-//! Each source is opened when it is checked, without a link on its way, and the sandbox uses that descriptor.
+//! Checks of the sources of `--mount` and `--ro`. Each is opened when it is checked, without a link on its way. The
+//! sandbox uses that descriptor.
 
 use super::{Definition, exposure};
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -11,14 +10,14 @@ use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, Stat, accessat, o
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// The most entries of a folder that a task may write: all of them are looked at before the start.
+/// Entries of a writable folder. The start looks at all of them.
 const MOST: usize = 1_000_000;
-/// Folders whose files the host runs or obeys, with all below: no task writes there.
+/// The host runs or obeys files there: no task writes them.
 const OBEYED: [&str; 8] = ["/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr"];
-/// The set-user-ID and set-group-ID bits (chmod(2)).
+/// Set-user-ID and set-group-ID (chmod(2)).
 const SET_ID: u32 = 0o6000;
 
-/// Refuses sources that no task may have, and holds the others open. Hosted mode has pinned its own already.
+/// Refuses sources that no task may have, and pins the others. Hosted mode has pinned its own already.
 pub(crate) fn hold(definition: &Definition, store: &Store, pinned: &mut Pinned) -> Result<()> {
     for mount in &definition.sandbox.mounts {
         let source = mount.source.as_path();
@@ -71,8 +70,8 @@ fn readable(path: &Path, access: Access) -> Result<()> {
     })
 }
 
-/// Refuses to share files that lead to more than their content: programs that run as their owner, and the host's
-/// sockets, FIFOs and devices.
+/// Refuses files that lead to more than their content: programs that run as their owner, and the host's sockets, FIFOs
+/// and devices.
 fn check_writable(folder: &Path, mount: &Mount) -> Result<()> {
     let step = || format!("look through the folder of `{mount}`");
     let top: OwnedFd =

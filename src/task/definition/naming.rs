@@ -4,10 +4,8 @@ use crate::error::{Error, Kind, Result};
 use crate::task::store::names::checked_name;
 use std::collections::BTreeMap;
 
-/// The most labels of one task, and the most bytes of all keys and values together.
 const MOST: usize = 64;
 const MOST_BYTES: usize = 4096;
-/// The longest key and the longest value of a label.
 const LONGEST_KEY: usize = 63;
 const LONGEST_VALUE: usize = 255;
 
@@ -19,7 +17,7 @@ pub type Labels = BTreeMap<String, String>;
 pub struct Naming {
     /// Its name.
     pub name: Option<String>,
-    /// Whether the task begins without its name if another running task has it.
+    /// Whether the task begins unnamed if another running task has the name.
     pub is_optional: bool,
     /// Whether the task that has the name is ended and removed first.
     pub replaces: bool,
@@ -28,13 +26,11 @@ pub struct Naming {
 }
 
 impl Naming {
-    /// Sets the name.
     pub(crate) fn set_name(&mut self, text: &str) -> Result<()> {
         self.name = Some(checked_name(text)?);
         Ok(())
     }
 
-    /// Sets the label `KEY=VALUE` of a flag.
     pub(crate) fn add_pair(&mut self, text: &str) -> Result<()> {
         let (key, value) = text.split_once('=').ok_or_else(|| {
             Error::new(Kind::Usage, format!("`{}` is not a label", text.escape_debug()))
@@ -43,7 +39,6 @@ impl Naming {
         self.add(key, value)
     }
 
-    /// Sets a label, within the bounds of one task.
     pub(crate) fn add(&mut self, key: &str, value: &str) -> Result<()> {
         checked_key(key)?;
         if value.len() > LONGEST_VALUE || value.chars().any(char::is_control) {
@@ -62,7 +57,6 @@ impl Naming {
         Ok(())
     }
 
-    /// Refuses `--replace` without a name.
     pub(crate) fn check(&self) -> Result<()> {
         if self.replaces && self.name.is_none() {
             return Err(Error::new(Kind::Usage, "--replace is about a name, and the task has none")
@@ -72,7 +66,7 @@ impl Naming {
     }
 }
 
-/// Checks the key of a label: 1 to 63 of the characters `A-Z a-z 0-9 _ . / -`, the first of them a letter or a digit.
+/// 1 to 63 of the characters `A-Z a-z 0-9 _ . / -`, first a letter or a digit.
 pub(crate) fn checked_key(key: &str) -> Result<&str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_./-".contains(&byte);
     let begins_well = key.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());

@@ -6,8 +6,7 @@ use super::settings::ValueKind;
 use crate::error::Result;
 use std::path::Path;
 
-/// Sets the keys of a profile that leave a task with less: hidden files, denied hosts, lower limits. Returns the other
-/// keys, which are not set.
+/// Sets keys that leave a task with less: hidden files, denied hosts, lower limits. Returns the other keys.
 pub(in crate::task) fn narrow(text: &str, path: &Path, definition: &mut Definition) -> Result<Vec<String>> {
     let profile = Profile::parse(text, false, &[])?;
     let folder = path.parent().unwrap_or(Path::new("."));

@@ -5,7 +5,6 @@ use crate::sandbox::{Ech, Network, Policy, Publish, Rule};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// A network in a file of the store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Written {
     mode: String,
@@ -21,7 +20,6 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Writes it down.
     pub(crate) fn of(network: &Network) -> Written {
         let words = |rules: &[Rule]| rules.iter().map(Rule::to_string).collect();
         let policy = &network.policy;
@@ -38,7 +36,6 @@ impl Written {
         }
     }
 
-    /// Reads it again.
     pub(crate) fn network(&self) -> Result<Network> {
         let rules = |words: &[String]| words.iter().map(|word| Rule::parse(word)).collect::<Result<Vec<_>>>();
         let policy = Policy {

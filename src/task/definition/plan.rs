@@ -1,4 +1,4 @@
-//! From what a task's definition says to what its sandbox is, checked; nothing is made.
+//! Turns a definition into the options of its sandbox, checked. Makes nothing.
 
 use super::image::Opened;
 use super::layout::Layout;
@@ -7,7 +7,7 @@ use crate::error::{Result, Step};
 use crate::sandbox::{NetworkMode, Options, Workspace};
 use crate::task::git::{self, Remote};
 
-/// The workspace as far as it is there before the task begins: a repository's is checked and comes later.
+/// A repository is only checked: it comes later.
 pub(crate) fn checked_workspace(definition: &Definition) -> Result<Workspace> {
     match &definition.workspace {
         WorkspaceSource::Empty => Ok(Workspace::Empty),
@@ -19,14 +19,13 @@ pub(crate) fn checked_workspace(definition: &Definition) -> Result<Workspace> {
     }
 }
 
-/// Returns the first error in how the remote is reached. A task that goes on from a workspace reaches it for a push only.
+/// A task that continues a workspace reaches the remote only for a push.
 pub(crate) fn check_git(definition: &Definition) -> Result<()> {
     let reaches = definition.continued.is_none() || definition.git.push.is_some();
     let remote = if reaches { remote(definition)? } else { None };
     definition.git.check(remote.as_ref())
 }
 
-/// Where the workspace's repository is, if it has one.
 pub(crate) fn remote(definition: &Definition) -> Result<Option<Remote>> {
     match &definition.workspace {
         WorkspaceSource::Repository { url, .. } => Remote::parse(url).map(Some),
@@ -34,7 +33,6 @@ pub(crate) fn remote(definition: &Definition) -> Result<Option<Remote>> {
     }
 }
 
-/// What the sandbox of a definition is to be.
 pub(crate) fn options(
     definition: &Definition,
     layout: &Layout,

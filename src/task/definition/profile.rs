@@ -20,13 +20,13 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
-/// Longer than any profile.
+/// Bytes; longer than any profile.
 const LONGEST: u64 = 1 << 20;
 
-/// The file of a profile, and the open file if the profile was named.
+/// Returns the open file if the profile was named.
 ///
-/// A word without `/` and `.` is the NAME of `~/.config/brig/NAME.toml`, any other word a path. A file of the working folder is `./NAME`: no file
-/// of a workspace replaces a profile of the user.
+/// A word without `/` and `.` is the NAME of `~/.config/brig/NAME.toml`. A file of the working folder is `./NAME`: no
+/// file of a workspace replaces a user's profile.
 fn profile_file(word: &Path) -> Result<(PathBuf, Option<File>)> {
     let bytes = word.as_os_str().as_bytes();
     if bytes.is_empty() || bytes.iter().any(|byte| matches!(byte, b'/' | b'.')) {
@@ -39,12 +39,12 @@ fn profile_file(word: &Path) -> Result<(PathBuf, Option<File>)> {
     Ok((path, Some(file)))
 }
 
-/// Reads a profile, by its path or its name, into a definition. No error shows the text of a file that the caller may not read.
+/// Takes a path or a name. No error shows text that the caller may not read.
 pub fn read_profile(word: &Path, definition: &mut Definition) -> Result<()> {
     read_named(word, definition, false).map(|_| ())
 }
 
-/// Reads a profile that may have an `[agent]` table, and returns that.
+/// Returns the `[agent]` table, if the profile has one.
 pub(in crate::task) fn read_preset(word: &Path, definition: &mut Definition) -> Result<Option<AgentTable>> {
     read_named(word, definition, true)
 }
@@ -54,7 +54,7 @@ fn read_named(word: &Path, definition: &mut Definition, may_be_preset: bool) -> 
     read_file(&path, named, definition, may_be_preset)
 }
 
-/// Reads the profile at `path`: from the open file, if it was opened already.
+/// Reads `named`, if the file is open already.
 pub(in crate::task) fn read_file(
     path: &Path,
     named: Option<File>,
@@ -78,7 +78,6 @@ pub(in crate::task) fn read_file(
     .hint(|| "see docs/profile.md for every key and its form")
 }
 
-/// Sets the text of a profile in a definition, which then names the profile.
 pub(in crate::task) fn take_text(
     text: &str,
     path: &Path,
@@ -100,19 +99,16 @@ fn take<'a>(
     set_profile(Profile::parse(text, may_be_preset, own)?, path, definition)
 }
 
-/// The text of a profile's file.
 fn read_text(path: &Path) -> Result<String> {
     let bytes = files::read_bounded(path, LONGEST)?;
     String::from_utf8(bytes).map_err(|cause| wrong(cause.to_string()))
 }
 
-/// The path of an open file.
 fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// Reads the file of a worker into a definition: a profile that may have the keys `own` too. Returns these with their
-/// values.
+/// Reads a worker's file: a profile that may have the keys `own` too. Returns their values.
 pub(crate) fn read_worker(
     path: &Path,
     own: &[&str],
@@ -128,24 +124,21 @@ fn wrong(cause: String) -> Error {
     Error::new(Kind::Profile, cause)
 }
 
-/// What a profile contains, with the types of values checked.
 pub(super) struct Profile<'a> {
     text: &'a str,
     pub(super) values: Vec<(&'static Setting, Vec<Value>)>,
     pub(super) secrets: BTreeMap<String, Spanned<Wish>>,
-    /// `[agent]`, where the profile may be a preset.
+    /// Only in a preset.
     agent: Option<AgentTable>,
     may_be_preset: bool,
-    /// The keys of the caller's own, and their values.
+    /// Further keys that the caller permits, and their values.
     own: (&'a [&'a str], BTreeMap<String, toml::Value>),
 }
 
-/// One value of a key.
 pub(super) struct Value {
-    /// The name, in a table.
+    /// In a table.
     pub(super) name: Option<String>,
     pub(super) word: String,
-    /// The line, from 1 on.
     line: usize,
 }
 
@@ -159,7 +152,7 @@ impl<'a> Profile<'a> {
         Ok(profile)
     }
 
-    /// Adds the keys of a table. An unknown key is an error that shows the line and the keys that there are.
+    /// An unknown key is an error with its line and the known keys.
     fn add(&mut self, prefix: &str, table: DeTable<'_>) -> Result<()> {
         for (key, value) in table {
             let (word, name) = (key.get_ref(), format!("{prefix}{}", key.get_ref()));
@@ -257,7 +250,6 @@ impl<'a> Profile<'a> {
         self.values.iter().any(|(setting, _)| setting.kind == ValueKind::Limit(name))
     }
 
-    /// The rules of a key, each with its line.
     fn rules(&self, key: &str) -> Result<Vec<(Rule, usize)>> {
         let mut all = Vec::new();
         for value in self.get(key) {
@@ -267,7 +259,7 @@ impl<'a> Profile<'a> {
     }
 }
 
-/// The keys of a table, in the words of serde.
+/// In serde's words.
 fn known_keys(prefix: &str, own: &[&str]) -> String {
     let mut keys: Vec<String> = Vec::new();
     for word in settings().iter().filter_map(|setting| setting.key.strip_prefix(prefix)?.split('.').next()) {
@@ -318,7 +310,7 @@ fn set_profile<'a>(mut profile: Profile<'a>, path: &Path, definition: &mut Defin
     Ok(profile)
 }
 
-/// Refuses a limit that can never be reached because of another one.
+/// Refuses a limit that another one makes unreachable.
 fn agrees_with_itself(profile: &Profile<'_>, limits: &Limits) -> Result<()> {
     let says = |name: LimitName| profile.has_limit(name);
     let useless = |name: LimitName, because: &str| {
@@ -340,7 +332,7 @@ fn agrees_with_itself(profile: &Profile<'_>, limits: &Limits) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a rule that another rule of the same file makes pointless. A flag may deny what a profile allows.
+/// Refuses a rule that another rule of the file makes pointless. A flag may deny what a profile allows.
 fn check_lines(allow: &[(Rule, usize)], deny: &[(Rule, usize)]) -> Result<()> {
     let pointless = "says nothing that the other does not say";
     for (rules, others, words) in

@@ -1,4 +1,4 @@
-//! A receiver of a task's events: a file, a Unix socket, or an HTTP endpoint.
+//! Receivers of a task's events.
 
 use crate::error::{Context, Error, Kind, Result};
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ impl Receiver {
         }
     }
 
-    /// Without what may be secret in it: for records and errors.
+    /// For records and errors: without what may be secret.
     pub(crate) fn name(&self) -> String {
         match self {
             Receiver::File(path) => path.display().to_string(),

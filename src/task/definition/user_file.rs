@@ -1,7 +1,7 @@
 //! Files of the caller's own configuration: `~/.config/brig` (`$XDG_CONFIG_HOME`).
 //!
-//! A file that brig finds there by itself must belong to the caller or root, and no other user may write it. So root
-//! with another user's HOME takes no settings from there. The check is on the open file, which is the one that is read.
+//! brig finds them by itself: they must belong to the caller or root, and no other user may write them. So root with
+//! another user's HOME takes no settings from there. The check is on the open file that is read.
 
 use crate::error::{Error, Kind, Result};
 use crate::files;
@@ -9,20 +9,18 @@ use std::fs::File;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The folder of the caller's configurations of all programs.
+/// For all programs.
 pub(crate) fn config_home() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")))
 }
 
-/// The folder of the caller's profiles.
 pub(in crate::task) fn config_folder() -> Result<PathBuf> {
     config_home().map(|base| base.join("brig")).ok_or_else(|| {
         Error::new(Kind::Profile, "neither HOME nor XDG_CONFIG_HOME is set").hint("name a file by its path")
     })
 }
 
-/// Opens a file that brig finds by itself.
 pub(in crate::task) fn open_own(path: &Path) -> Result<File> {
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let open = opened.and_then(|file| file.metadata().map(|status| (file, status)));

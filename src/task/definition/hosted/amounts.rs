@@ -1,4 +1,4 @@
-//! The most that a task may ask for in hosted mode: the operator's `[max]`, and the documented default of what is not in it.
+//! Ceilings of hosted mode: the operator's `[max]`, or the documented defaults.
 
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::{LimitName, Limits, NetworkMode};
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// An amount as the operator wrote it.
+/// As the operator wrote it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Amount {
@@ -27,7 +27,6 @@ impl std::fmt::Display for Amount {
     }
 }
 
-/// The ceilings of hosted mode.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Ceilings {
     limits: Limits,
@@ -54,7 +53,6 @@ impl Default for Ceilings {
 }
 
 impl Ceilings {
-    /// Reads the table `[max]`.
     pub(super) fn parse(table: &BTreeMap<String, Amount>) -> Result<Ceilings> {
         let mut most = Ceilings::default();
         for (key, amount) in table {
@@ -88,7 +86,7 @@ impl Ceilings {
         self.limits.value(name)
     }
 
-    /// Refuses an amount above its ceiling. A default above it, which the task did not ask for, becomes the ceiling.
+    /// Refuses an amount above its ceiling. A default above it becomes the ceiling.
     pub(super) fn admit(&self, definition: &mut Definition) -> Result<(), (String, String)> {
         let plain = Definition::new(Vec::new());
         for name in LimitName::ALL {

@@ -1,8 +1,7 @@
-//! The machine's own rules: `/etc/brig/brig.toml`, by which its operator says what no task of anybody may ask for.
+//! The machine's own rules: `/etc/brig/brig.toml` limits what any task may ask for.
 //!
-//! In: the file, which only the machine's root can have written. Out: a refusal that names the rule and the switch, or nothing.
-//! Without the file everything may be asked for. A file that cannot be read or believed refuses every task: nobody knows what it would have said.
-//! Never: another place for it. No variable and no flag names one, because whoever starts a task could give them.
+//! Only the machine's root can write the file. Without it, everything is allowed. An unreadable or untrusted file
+//! refuses every task. No variable and no flag names another path: the caller could set it.
 
 mod amounts;
 mod network;
@@ -34,76 +33,69 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 const PATH: &str = "/etc/brig/brig.toml";
-/// Longer than any set of rules.
+/// Bytes; longer than any set of rules.
 const LONGEST: u64 = 1 << 20;
 
-/// What the machine is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Mode {
-    /// Whoever may start brig says what a task may do.
+    /// The caller decides what a task may do.
     Open,
-    /// Agents of strangers: what weakens isolation is refused unless it is switched on here by name.
+    /// Agents of strangers: what weakens isolation is refused unless this file allows it by name.
     Hosted,
 }
 
-/// The file. An unknown key is an error: a rule that is not understood would hold nothing back.
+/// An unknown key is an error: a rule that is not understood would hold nothing back.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rules {
     mode: Mode,
-    /// The least isolation with which a task may run.
+    /// The least isolation of a task.
     #[serde(default = "full")]
     guarantee: Guarantee,
-    /// The store of every task.
     #[serde(default = "default_store")]
     store: PathBuf,
-    /// Folders of the host below which workspaces, roots, repositories and folders for artifacts may be.
+    /// Host folders below which workspaces, roots, repositories and folders for artifacts may be.
     #[serde(default)]
     folders: Vec<PathBuf>,
-    /// Folders of the host that tasks may write by `--mount …:rw`, with all below them. They must be in `folders` too.
+    /// For `--mount …:rw`, with all below them. They must be in `folders` too.
     #[serde(default)]
     writable_folders: Vec<PathBuf>,
-    /// Volumes that tasks may have, and that `brig volume` may change, by name.
+    /// Names, for tasks and for `brig volume`.
     #[serde(default)]
     volumes: Vec<String>,
-    /// Whether a task may reach every public address.
+    /// Allows every public address.
     #[serde(default)]
     allow_network_open: bool,
-    /// Whether a task may have the host's own network.
     #[serde(default)]
     allow_network_host: bool,
-    /// Addresses that tasks and their repositories may reach, and their resolvers may have.
+    /// For tasks, their repositories and their resolvers.
     #[serde(default)]
     networks: Vec<Addresses>,
-    /// Addresses and ports of the host that tasks may have.
     #[serde(default)]
     publish: Vec<Ports>,
-    /// Registries that images may be fetched from.
     #[serde(default)]
     registries: Vec<String>,
-    /// Whether a command may be root in its sandbox's user namespace.
     #[serde(default)]
     allow_root_inside: bool,
-    /// Whether the values of secrets may come from commands, which run on the host.
+    /// The commands run on the host.
     #[serde(default)]
     allow_secret_commands: bool,
-    /// Whether the host may renew tokens of OAuth at the server that their file names.
+    /// The host renews tokens at the server that their file names.
     #[serde(default)]
     allow_oauth: bool,
-    /// Whether events may go to HTTP endpoints: the host itself reaches them.
+    /// The host itself reaches the endpoints.
     #[serde(default)]
     allow_event_endpoints: bool,
-    /// What becomes of encrypted TLS hellos, behind which another server may be meant.
+    /// Behind an encrypted hello another server may be meant.
     #[serde(default = "refuse_ech")]
     ech: Ech,
-    /// Who else than brig may isolate, and the level that the operator declares for each: `"oci:/usr/bin/runsc" = "full"`.
+    /// Other backends, with the level that the operator declares: `"oci:/usr/bin/runsc" = "full"`.
     #[serde(default)]
     backends: BTreeMap<String, Guarantee>,
-    /// What may be missing although it was asked for, by name.
+    /// What may be missing although a task asks for it.
     #[serde(default)]
     allow_degraded: Vec<String>,
-    /// The most that a task may ask for, by the name of the limit.
     #[serde(default)]
     max: BTreeMap<String, Amount>,
     #[serde(skip)]
@@ -114,7 +106,7 @@ fn refuse_ech() -> Ech {
     Ech::Refuse
 }
 
-/// What becomes of encrypted TLS hellos where a task says nothing.
+/// The default of tasks for encrypted TLS hellos.
 pub(crate) fn ech() -> Result<Ech> {
     Ok(rules()?.map_or(Ech::Pass, |rules| rules.ech))
 }
@@ -127,7 +119,7 @@ fn default_store() -> PathBuf {
     crate::task::store::OF_ROOT.into()
 }
 
-/// The machine's rules; `None` where nobody has made any, or they are `open`. Read once by a process.
+/// `None` without the file, or if its mode is `open`. Read once per process.
 pub(crate) fn rules() -> Result<Option<&'static Rules>> {
     static RULES: OnceLock<Option<Rules>> = OnceLock::new();
     if let Some(rules) = RULES.get() {
@@ -147,7 +139,6 @@ fn read() -> Result<Option<Rules>> {
         Err(cause) => return Err(cause).failing(Kind::Policy, step).hint(|| "let everybody read it: chmod 644"),
     };
     let status = file.metadata().failing(Kind::Policy, step)?;
-    // Another owner is 65534 in a user namespace without the machine's root, where 0 is not the machine's root either.
     if !believable(status.uid(), status.mode()) {
         return Err(Error::new(Kind::Policy, "it could have been written by somebody else than root")
             .doing(step())
@@ -167,20 +158,20 @@ fn believable(owner: u32, mode: u32) -> bool {
     (owner == 0 || owner == NOBODY) && mode & 0o022 == 0
 }
 
-/// How a user namespace shows an owner that it does not know: there the machine's root is one of them.
+/// A user namespace shows owners that it does not map as this one, such as the machine's root. Owner 0 is not that root
+/// there.
 const NOBODY: u32 = 65534;
 
-/// A definition under the machine's rules.
 pub(crate) struct Admitted {
-    /// The definition, with defaults that are above a ceiling lowered to it.
+    /// Defaults above a ceiling are lowered to it.
     pub definition: Definition,
-    /// The level of isolation that the rules declare for its backend, if they do.
+    /// Declared by the rules for the backend.
     pub declared: Option<Guarantee>,
-    /// Every path of the host that it names, open.
+    /// Open host paths of the definition.
     pub pinned: Pinned,
 }
 
-/// Refuses what the machine's rules forbid; `None` where there are no rules.
+/// Refuses what the rules forbid. `None` without rules.
 pub(crate) fn admit(store: &Store, definition: &Definition) -> Result<Option<Admitted>> {
     let Some(rules) = rules()? else { return Ok(None) };
     rules.check_store(store.root())?;
@@ -189,7 +180,7 @@ pub(crate) fn admit(store: &Store, definition: &Definition) -> Result<Option<Adm
     Ok(Some(Admitted { definition, declared, pinned }))
 }
 
-/// The store that the command line names, or the default one. In hosted mode the operator's, and no other.
+/// The store that the command line names, or the default; in hosted mode only the operator's.
 pub fn open_store(named: Option<PathBuf>) -> Result<Store> {
     match (named, rules()?) {
         (named, None) => Ok(Store::at(named.map_or_else(Store::default_path, Ok)?)),
@@ -198,12 +189,11 @@ pub fn open_store(named: Option<PathBuf>) -> Result<Store> {
     }
 }
 
-/// Refuses a rule that would let a running task reach more than the machine's rules allow.
 pub(crate) fn check_live_rule(rule: &Rule) -> Result<()> {
     rules()?.map_or(Ok(()), |rules| rules.check_rule(rule))
 }
 
-/// Refuses to fetch an image from a registry that the machine's rules do not list. Returns whether there are rules.
+/// Refuses a registry that the rules do not list. Returns whether there are rules.
 pub fn check_registry(reference: &str) -> Result<bool> {
     let Some(rules) = rules()? else { return Ok(false) };
     let host = reference.parse::<Reference>()?.host().to_owned();
@@ -217,7 +207,7 @@ pub fn check_registry(reference: &str) -> Result<bool> {
     }
 }
 
-/// Refuses a path of the host that brig opens by its name for the caller; the words are about the verb.
+/// In hosted mode, refuses a host path that brig opens by its name for the caller.
 pub fn refuse_host_path(what: &str, instead: &str) -> Result<()> {
     match rules()? {
         None => Ok(()),
@@ -225,28 +215,25 @@ pub fn refuse_host_path(what: &str, instead: &str) -> Result<()> {
     }
 }
 
-/// Refuses root inside unless the machine's rules allow it. An image can ask for it too.
+/// An image can ask for root inside too.
 pub(crate) fn check_root_inside() -> Result<()> {
     rules()?.map_or(Ok(()), Rules::check_root_inside)
 }
 
-/// Refuses a volume that the machine's rules do not list.
 pub(crate) fn check_volume(name: &str) -> Result<()> {
     rules()?.map_or(Ok(()), |rules| rules.check_volume(name))
 }
 
-/// Refuses to start more tasks by one command than the machine's rules allow.
+/// Refuses more tasks from one command than the rules allow.
 pub fn check_number(number: u32) -> Result<()> {
     rules()?.map_or(Ok(()), |rules| rules.check_number(number))
 }
 
-/// The error of something that needs a key of the operator's.
 fn refuse<T>(what: &str, instead: &str, key: &str) -> Result<T> {
     let hint = format!("{instead}, or let the operator set `{key}` in {PATH}");
     Err(Error::new(Kind::Policy, format!("hosted mode: {what}")).hint(hint))
 }
 
-/// The error of an amount above its ceiling.
 fn over((words, hint): (String, String)) -> Error {
     Error::new(Kind::Policy, format!("hosted mode: {words}")).hint(hint)
 }
@@ -269,7 +256,7 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Refuses a store that is not the operator's: a store leads to trees and disk images that brig shows to agents.
+    /// A store leads to trees and disk images that brig shows to agents.
     fn check_store(&self, store: &Path) -> Result<()> {
         let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         if store == self.store || real(store) == real(&self.store) {
@@ -279,7 +266,7 @@ impl Rules {
         refuse(&words, "leave `--store` and `BRIG_STORE` out", &format!("store = \"{}\"", store.display()))
     }
 
-    /// Returns the definition with defaults that are above a ceiling lowered to it, and its paths of the host.
+    /// Returns the definition with lowered defaults, and its host paths.
     fn check(&self, definition: &Definition, guarantee: Guarantee) -> Result<(Definition, Pinned)> {
         let backend = &definition.sandbox.backend;
         let guarantee = match (backend, self.declared(backend)) {
@@ -361,12 +348,11 @@ impl Rules {
         self.backends.get(&backend.to_string()).copied()
     }
 
-    /// What a start would be told at once, for `brig doctor`: nothing, or why every task is refused.
+    /// For `brig doctor`: why every task is refused, if it is.
     pub(crate) fn objection(&self, guarantee: Guarantee) -> Option<Error> {
         self.check(&Definition::new(vec!["true".into()]), guarantee).err()
     }
 
-    /// The rules in words.
     pub(crate) fn words(&self) -> String {
         let folders: Vec<_> = self.folders.iter().map(|folder| folder.display().to_string()).collect();
         let mut words = format!("hosted: at least `{}`", self.guarantee.word());
@@ -412,7 +398,6 @@ impl Rules {
     }
 }
 
-/// Where every value comes from, by the name of what it is for.
 fn sources(definition: &Definition) -> impl Iterator<Item = (&str, &Source)> {
     let secrets = definition.secrets.iter().map(|secret| (secret.name.as_str(), &secret.source));
     let git = &definition.git;
@@ -421,7 +406,6 @@ fn sources(definition: &Definition) -> impl Iterator<Item = (&str, &Source)> {
         .chain(git.ssh_key.iter().map(|source| ("git-ssh-key", source)))
 }
 
-/// Whether the workspace is a repository of this machine.
 fn is_local(definition: &Definition) -> Result<bool> {
     match &definition.workspace {
         super::WorkspaceSource::Repository { url, .. } => {
@@ -431,7 +415,6 @@ fn is_local(definition: &Definition) -> Result<bool> {
     }
 }
 
-/// The first secret that a command would give.
 fn commanded(definition: &Definition) -> Option<&str> {
     sources(definition).find_map(|(name, source)| matches!(source, Source::Command(_)).then_some(name))
 }

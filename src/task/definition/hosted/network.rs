@@ -1,7 +1,7 @@
-//! What of the network a task may reach in hosted mode. Public names are free; addresses are the operator's to list.
+//! The network in hosted mode. Public names are free; the operator must list addresses.
 //!
-//! A rule about addresses can name the host, its own network or the metadata of a cloud. A name leads to public addresses of other hosts only,
-//! which the gateway checks (`egress`, guard.rs).
+//! An address can be the host, its own network or a cloud's metadata. A name leads only to public addresses of other
+//! hosts, which the gateway checks (`egress`, guard.rs).
 
 use super::Rules;
 use crate::error::{Error, Kind, Result};
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// Ports of one address of the host, such as `127.0.0.1:8000-8999`.
+/// Ports of one host address, such as `127.0.0.1:8000-8999`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct Ports {
@@ -45,7 +45,6 @@ impl Ports {
 }
 
 impl Rules {
-    /// Refuses what reaches more of the network than the operator allows.
     pub(super) fn check_network(&self, definition: &Definition) -> Result<()> {
         let network = &definition.sandbox.network;
         let mode = network.mode;
@@ -79,7 +78,6 @@ impl Rules {
         self.check_remote(definition)
     }
 
-    /// Refuses a rule about addresses that none of the operator's covers.
     pub(super) fn check_rule(&self, rule: &Rule) -> Result<()> {
         if rule.range().is_none() || self.networks.iter().any(|allowed| allowed.0.shadows(rule)) {
             return Ok(());
@@ -88,7 +86,6 @@ impl Rules {
         super::refuse(&words, "name a public host", &format!("networks = [\"{rule}\"]"))
     }
 
-    /// The same for what a repository is fetched from.
     fn check_remote(&self, definition: &Definition) -> Result<()> {
         let git = &definition.git;
         if let WorkspaceSource::Repository { url, .. } = &definition.workspace
@@ -109,7 +106,6 @@ fn rule_of(host: &str, port: u16) -> Result<Rule> {
     Rule::parse(&if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
 }
 
-/// A rule of the operator's, which is about addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct Addresses(Rule);

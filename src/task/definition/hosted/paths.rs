@@ -1,4 +1,4 @@
-//! Paths of the host in hosted mode: each is in a folder of the operator's, and held open from its check on.
+//! Host paths in hosted mode: each is in one of the operator's folders, and is held open from its check on.
 
 use super::{Rules, refuse, rules};
 use crate::error::{Error, Kind, Result, Step};
@@ -11,14 +11,13 @@ use crate::task::git::{Remote, Scheme, own_known_hosts};
 use crate::task::secrets::Source;
 use std::path::{Component, Path, PathBuf};
 
-/// The operator's own files, profiles above all.
+/// Profiles and the operator's other files.
 const OF_OPERATOR: &str = "/etc/brig";
 
-/// What brig makes where it is missing.
+/// Paths that brig creates if they are missing.
 const MADE: [&str; 2] = ["folder for artifacts", "file for events"];
 
 impl Rules {
-    /// Opens every path that a definition names.
     pub(super) fn pin(&self, definition: &Definition) -> Result<Pinned> {
         let mut pinned = Pinned::default();
         for (what, path) in host_paths(definition)? {
@@ -40,12 +39,10 @@ impl Rules {
         pinned.hold(path, (&folder, &real), rest).doing(|| format!("use the {what}"))
     }
 
-    /// The folder of the list that has this path, without links.
     pub(super) fn folder_of(&self, real: &Path) -> Option<PathBuf> {
         containing(&self.folders, real)
     }
 
-    /// Refuses a mount that writes to the host outside of the operator's `writable_folders`.
     pub(super) fn check_mounts(&self, definition: &Definition, pinned: &Pinned) -> Result<()> {
         let writable = definition.sandbox.mounts.iter().filter(|mount| mount.mode == MountMode::Writable);
         for source in writable.map(|mount| &mount.source) {
@@ -61,20 +58,20 @@ impl Rules {
     }
 }
 
-/// The folder of a list that has a path without links.
+/// `real` has no links.
 fn containing(folders: &[PathBuf], real: &Path) -> Option<PathBuf> {
     let mut folders = folders.iter().filter_map(|folder| std::fs::canonicalize(folder).ok());
     folders.find(|folder| real.starts_with(folder))
 }
 
-/// The path without links as far as it is there, and what is not there yet.
+/// The existing part, without links, and the missing rest.
 pub(super) fn real(path: &Path) -> Option<(PathBuf, PathBuf)> {
     let mut known = path;
     loop {
         match std::fs::canonicalize(known) {
             Ok(real) => return Some((real, path.strip_prefix(known).ok()?.to_owned())),
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
-                // A path that climbs from where nothing is could come out anywhere. A link that leads to nothing is in the way.
+                // `..` behind a missing name could lead anywhere. A dangling link is in the way.
                 let climbs = path.components().any(|part| part == Component::ParentDir);
                 if climbs || known.symlink_metadata().is_ok() {
                     return None;
@@ -86,7 +83,7 @@ pub(super) fn real(path: &Path) -> Option<(PathBuf, PathBuf)> {
     }
 }
 
-/// Holds one path that is opened at once. Nothing is held where there are no rules.
+/// For a path that is opened at once.
 pub(in crate::task) fn pin_now(what: &str, path: &Path) -> Result<Pinned> {
     let mut pinned = Pinned::default();
     if let Some(rules) = rules()? {
@@ -95,8 +92,8 @@ pub(in crate::task) fn pin_now(what: &str, path: &Path) -> Result<Pinned> {
     Ok(pinned)
 }
 
-/// Holds a profile: in a folder of the list, or one of the operator's. Also whether its text may be shown in errors: not in hosted mode, and to
-/// no caller that may not read it without the rights of the program.
+/// The flag is whether errors may show the profile's text. They never may in hosted mode, nor to a caller that cannot
+/// read it without the program's rights.
 pub(in crate::task) fn pin_profile(path: &Path) -> Result<(Pinned, bool)> {
     let Some(rules) = rules()? else {
         return Ok((Pinned::default(), rustix::fs::access(path, rustix::fs::Access::READ_OK).is_ok()));
@@ -111,7 +108,6 @@ pub(in crate::task) fn pin_profile(path: &Path) -> Result<(Pinned, bool)> {
     Ok((pinned, false))
 }
 
-/// Every path of the host that a task reads a tree from, or writes one to.
 fn host_paths(definition: &Definition) -> Result<Vec<(&'static str, PathBuf)>> {
     let mut paths = Vec::new();
     let mut needs_known_hosts = false;
@@ -142,7 +138,7 @@ fn host_paths(definition: &Definition) -> Result<Vec<(&'static str, PathBuf)>> {
         Source::Login(login) => Some(("file of a secret", login.path.clone())),
         Source::Environment(_) | Source::Command(_) | Source::Made(_) => None,
     }));
-    // The file of a token is replaced, and its lock is beside it.
+    // The token's file is replaced, and its lock is beside it.
     paths.extend(super::sources(definition).filter_map(|(_, source)| match source {
         Source::OAuth(path) => Some(("folder of a token", path.parent()?.to_owned())),
         _ => None,

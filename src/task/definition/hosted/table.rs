@@ -1,10 +1,10 @@
-//! The rule of hosted mode for every flag of `brig task` and every key of a profile. Those of settings are in the table of settings; here are the
-//! flags of other verbs. A flag or key without a rule fails a test.
+//! Rules of hosted mode. Those of settings are in the table of settings; here are the flags of other verbs. A test
+//! fails for a flag or key without a rule.
 
 use crate::task::definition::settings::HostedRule::{self, AtMost, Folder, Free, Key, Never};
 use crate::task::definition::settings::{setting_of_key, settings};
 
-/// Flags that are not settings. A parameter without a name on the command line is written `<verb name>`.
+/// Flags that are not settings. `<verb name>` is a positional parameter.
 const ROWS: &[(&[&str], HostedRule)] = &[
     (&["--store"], Key("store")),
     (&["--into", "--push-to"], Folder),
@@ -47,18 +47,18 @@ const ROWS: &[(&[&str], HostedRule)] = &[
     ),
 ];
 
-/// The rule of a flag of `brig task` such as `--dir`, or of a parameter such as `<cp from>`.
+/// For a flag such as `--dir`, or a parameter such as `<cp from>`.
 pub fn hosted_rule_of_flag(flag: &str) -> Option<HostedRule> {
     let of_setting = settings().iter().find(|setting| setting.flag == flag).map(|setting| setting.hosted);
     of_setting.or_else(|| ROWS.iter().find(|(flags, _)| flags.contains(&flag)).map(|row| row.1))
 }
 
-/// The rule of a key of a profile, such as `limits.memory`; `*` stands for the name of a secret.
+/// For a key such as `limits.memory`; `*` is the name of a secret.
 pub fn hosted_rule_of_key(key: &str) -> Option<HostedRule> {
     setting_of_key(key).map(|setting| setting.hosted)
 }
 
-/// The lines of the table in docs/host.md: one a rule.
+/// Rows of the table in docs/host.md, one a rule.
 #[cfg(test)]
 pub(super) fn page() -> Vec<String> {
     let mut rows: Vec<(HostedRule, Vec<&str>, Vec<&str>)> = Vec::new();

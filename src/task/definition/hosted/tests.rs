@@ -149,7 +149,7 @@ fn addresses_are_reached_only_where_the_operator_lists_them() {
     check("networks = [\"10.0.0.0/8:5432\"]", "10.1.0.0/16:5432", &egress("10.1.0.0/16:5432"));
     check("networks = [\"169.254.169.254\"]", "169.254.169.254", &egress("169.254.169.254:80"));
     check("networks = [\"[::1]:80\"]", "[::1]:80", &egress("[::1]:80"));
-    // An address of the public internet may be one of the host's.
+    // A public address may be one of the host's.
     check("networks = [\"93.184.216.34:443\"]", "93.184.216.34", &egress("93.184.216.34:443"));
     let repository = |url: &'static str| {
         move |definition: &mut Definition| {
@@ -181,7 +181,6 @@ fn addresses_are_reached_only_where_the_operator_lists_them() {
     let names = rules("mode = \"hosted\"");
     assert!(names.check(&definition(egress("*.debian.org:80,443")), Guarantee::Full).is_ok());
     assert!(names.check(&definition(repository("https://github.com/a/b")), Guarantee::Full).is_ok());
-    // What is listed is what is reached, and nothing beside it.
     let listed = rules("mode = \"hosted\"\nnetworks = [\"10.0.0.0/8:5432\"]\npublish = [\"127.0.0.1:80-90\"]");
     for refused in ["10.1.2.3:22", "11.0.0.1:5432", "0.0.0.0/1:5432"] {
         assert!(listed.check_rule(&Rule::parse(refused).unwrap()).is_err(), "{refused}");

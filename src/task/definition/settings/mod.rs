@@ -1,6 +1,6 @@
-//! The settings of a task: one table, of which flags, keys of profiles, rules of hosted mode and the docs are made.
+//! The settings of a task: one table behind flags, keys of profiles, rules of hosted mode and docs.
 //!
-//! A new setting is one row of `rows.rs`. The keys of a profile are set first, then the flags, both in the order of the table.
+//! A new setting is one row of `rows.rs`. Keys are set before flags, both in the table's order.
 
 mod rows;
 pub(in crate::task) mod values;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What hosted mode does about one flag or key.
+/// What hosted mode does about a flag or key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostedRule {
     /// It reaches and uses nothing of the host.
@@ -23,13 +23,13 @@ pub enum HostedRule {
     Folder,
     /// Refused unless the operator sets this key.
     Key(&'static str),
-    /// At most what the operator sets in `[max]`; without that key, this default.
+    /// At most the operator's value in `[max]`, or else this default.
     AtMost(&'static str, &'static str),
     /// Refused always.
     Never,
 }
 
-/// The type of a value, which the parsers of the command line and of TOML check.
+/// The parsers of the command line and of TOML check it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
     /// `true` or `false`. The flag has no value and means this one.
@@ -46,11 +46,11 @@ pub enum ValueKind {
     Variable,
     /// A table of texts; profiles only.
     Table,
-    /// A path of the host. A relative one starts at the working folder, in a profile at the profile's folder.
+    /// A host path. A relative one starts at the working folder, or at the profile's folder.
     Path,
     /// A number from 1 on.
     Number,
-    /// The same, for how many tasks run.
+    /// The same, for a number of tasks.
     Count,
     /// Exit codes; profiles only.
     Codes,
@@ -69,7 +69,7 @@ pub enum ValueKind {
 }
 
 impl ValueKind {
-    /// Whether there may be several values. Those of flags are added to those of a profile.
+    /// Values of flags are added to those of a profile.
     pub fn is_list(self) -> bool {
         use ValueKind::{Addresses, Codes, Secrets, Texts, Variable};
         matches!(self, Texts | Secrets | Variable | Codes | Addresses)
@@ -81,23 +81,23 @@ type Setter = fn(&mut Definition, &Given<'_>) -> Result<()>;
 /// One setting.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// The flag, such as `--dir`; empty if only profiles have the setting.
+    /// Such as `--dir`; empty for profiles only.
     pub flag: &'static str,
-    /// The letter of the flag.
+    /// The flag's letter.
     pub short: Option<char>,
-    /// The key of a profile, such as `network.mode`; empty if only the command line has the setting. `*` is the name of a secret.
+    /// Such as `network.mode`; empty for the command line only. `*` is the name of a secret.
     pub key: &'static str,
     /// The type of the value.
     pub kind: ValueKind,
     /// The flag's value in the help, such as `PATH`.
     pub form: &'static str,
-    /// The heading of the help.
+    /// Heading of the help.
     pub group: Option<&'static str>,
     /// The flag that this one needs.
     pub needs: Option<&'static str>,
-    /// Flags that contradict this one.
+    /// Flags that contradict it.
     pub excludes: &'static [&'static str],
-    /// What hosted mode does about it.
+    /// The rule of hosted mode.
     pub hosted: HostedRule,
     words: &'static str,
     set: Setter,
@@ -126,7 +126,7 @@ impl Setting {
 }
 
 impl Setting {
-    /// What it is, for the help and the docs.
+    /// For the help and the docs.
     pub fn description(&self) -> String {
         match self.kind {
             ValueKind::Limit(name) => format!("{} [default: {}]", name.meaning(), Limits::default().value(name)),
@@ -134,7 +134,7 @@ impl Setting {
         }
     }
 
-    /// Sets the value of a flag. The error names the flag and shows the value, unless that may be a secret.
+    /// The error names the flag, and shows the value unless it may be a secret.
     fn set_flag(&self, definition: &mut Definition, word: &OsStr) -> Result<()> {
         let done = (self.set)(definition, &Given { setting: self, name: None, word, folder: None });
         let flag = self.flag;
@@ -149,7 +149,7 @@ impl Setting {
         }
     }
 
-    /// Sets the value of a key; `name` is that of the entry, where the key is a table.
+    /// `name` is that of the entry, where the key is a table.
     pub(super) fn set_key(
         &self,
         definition: &mut Definition,
@@ -161,13 +161,12 @@ impl Setting {
     }
 }
 
-/// One value of a setting, as it was given.
 struct Given<'a> {
     setting: &'a Setting,
-    /// The name of an entry of a table.
+    /// Name of a table's entry.
     name: Option<&'a str>,
     word: &'a OsStr,
-    /// The folder of the profile; `None` for a flag.
+    /// The profile's; `None` for a flag.
     folder: Option<&'a Path>,
 }
 
@@ -180,18 +179,15 @@ impl<'a> Given<'a> {
         self.word.to_str().ok_or_else(|| Error::new(Kind::Usage, "it is not UTF-8").hint("use letters of UTF-8"))
     }
 
-    /// Replaces a value.
     fn put<T>(&self, place: &mut T, parser: impl FnOnce(&str) -> Result<T>) -> Result<()> {
         *place = parser(self.text()?)?;
         Ok(())
     }
 
-    /// Replaces a value that may be missing.
     fn some<T>(&self, place: &mut Option<T>, parser: impl FnOnce(&str) -> Result<T>) -> Result<()> {
         self.put(place, |text| parser(text).map(Some))
     }
 
-    /// Adds a value.
     fn push<T>(&self, place: &mut Vec<T>, parser: impl FnOnce(&str) -> Result<T>) -> Result<()> {
         place.push(parser(self.text()?)?);
         Ok(())
@@ -218,12 +214,11 @@ impl<'a> Given<'a> {
         Ok(())
     }
 
-    /// The path is absolute: a task in the background has another working folder.
+    /// A task in the background has another working folder.
     fn absolute(&self) -> Result<PathBuf> {
         self.absolute_of(self.word.as_ref())
     }
 
-    /// The same of a path that is a part of the value.
     fn absolute_of(&self, path: &Path) -> Result<PathBuf> {
         let path = self.folder.map_or_else(|| path.to_owned(), |folder| folder.join(path));
         std::path::absolute(&path)
@@ -250,7 +245,7 @@ fn owned(text: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// Parses what the parser of the command line or of TOML has checked.
+/// For what another parser has checked.
 fn checked<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T> {
     text.parse().map_err(|cause: T::Err| Error::new(Kind::Usage, cause.to_string()))
 }
@@ -265,19 +260,18 @@ pub fn settings() -> &'static [Setting] {
     rows::ROWS
 }
 
-/// Every key of a profile, as its words between dots.
 pub(super) fn setting_of_key(key: &str) -> Option<&'static Setting> {
     settings().iter().find(|setting| setting.key == key)
 }
 
-/// Flags that were given, each with its values.
+/// Flags with their values.
 pub type GivenFlags = Vec<(&'static str, Vec<OsString>)>;
 
-/// How the remote of a push is reached, besides its host and its branch.
+/// How to reach the remote of a push, besides its host and branch.
 pub const REMOTE_FLAGS: [&str; 6] =
     ["--git-credential", "--git-ssh-key", "--git-known-hosts", "--git-ca", "--git-address", "--resolver"];
 
-/// Sets flags of an existing task, in the order of the table: what one needs is in the task's record.
+/// In the order of the table. What a flag needs is in the existing task's record.
 pub(in crate::task) fn set_each(flags: &GivenFlags, definition: &mut Definition) -> Result<()> {
     for setting in settings() {
         let given = flags.iter().filter(|(flag, _)| *flag == setting.flag).flat_map(|(_, words)| words);
@@ -286,7 +280,7 @@ pub(in crate::task) fn set_each(flags: &GivenFlags, definition: &mut Definition)
     Ok(())
 }
 
-/// Sets flags in a definition, over what a profile has set.
+/// Overrides what a profile has set.
 pub fn set_flags(flags: &GivenFlags, definition: &mut Definition) -> Result<()> {
     let is_given = |flag: &str| flags.iter().any(|(given, _)| *given == flag);
     let given = || {
@@ -297,7 +291,7 @@ pub fn set_flags(flags: &GivenFlags, definition: &mut Definition) -> Result<()> 
     for (flag, about) in
         [("--repo", "a repository, and the task works on none"), ("--image", "an image, and the task has none")]
     {
-        // The parser does not refuse this where another flag excludes what this one needs.
+        // The parser misses this where another flag excludes what this one needs.
         if let Some((idle, _)) = given().find(|(setting, _)| setting.needs == Some(flag) && !is_given(flag)) {
             let idle = idle.flag;
             return Err(Error::new(Kind::Usage, format!("{idle} is about {about}"))
@@ -344,7 +338,7 @@ mod tests {
         }
     }
 
-    /// The rows of docs/profile.md, without limits, which have another table.
+    /// Without limits, which have another table.
     fn page() -> String {
         let settings = settings().iter().filter(|setting| !setting.key.is_empty());
         let rows = settings.filter(|setting| !matches!(setting.kind, ValueKind::Limit(_))).map(|setting| {

@@ -1,4 +1,4 @@
-//! The table of settings, in the order of the help. Assignment replaces what a profile has set, `push` adds to it.
+//! The table of settings, in the order of the help. Assignment replaces a profile's value, `push` adds to it.
 
 use super::HostedRule::{self, AtMost, Folder, Free, Key};
 use super::ValueKind::{
@@ -27,7 +27,7 @@ const ROOT: &str = "Root and files";
 const TASK: &str = "Task";
 const WORKSPACE: &str = "Workspace";
 
-/// Longer than a machine lives, and no overflow in the arithmetic of clocks.
+/// Longer than a machine lives, and no overflow in clock arithmetic.
 const MOST_HEALTH_TIME: Duration = Limits::NO_TIME_LIMIT;
 
 pub(super) static ROWS: &[Setting] = &[
@@ -299,7 +299,7 @@ pub(super) static ROWS: &[Setting] = &[
         .help("Print what would be in force and run nothing"),
 ];
 
-/// A setting with a flag, and a key unless that is empty.
+/// `key` may be empty.
 const fn row(
     flag: &'static str,
     form: &'static str,
@@ -316,12 +316,12 @@ const fn key(key: &'static str, kind: ValueKind, hosted: HostedRule, set: Setter
     row("", "", key, kind, hosted, set)
 }
 
-/// A key of `[secrets.NAME]`, which the reader of profiles sets as a whole.
+/// A key of `[secrets.NAME]`, which the profile reader sets as a whole.
 const fn secret(key: &'static str, hosted: HostedRule) -> Setting {
     row("", "", key, Text, hosted, of_command_line)
 }
 
-/// A limit. The operator's ceiling has its name; `most` is the ceiling without one.
+/// The operator's ceiling has the limit's name; `most` is the ceiling without one.
 const fn limit(name: LimitName, flag: &'static str, key: &'static str, most: &'static str) -> Setting {
     let hosted = AtMost(name.word(), most);
     row(flag, name.form(), key, Limit(name), hosted, |it, v| v.limit(&mut it.sandbox.limits)).group("Limits")
@@ -349,7 +349,6 @@ fn add_hidden(it: &mut Definition, v: &Given<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The source is absolute: a relative one starts at the working folder, in a profile at the profile's folder.
 fn add_mount(it: &mut Definition, v: &Given<'_>) -> Result<()> {
     let mount: Mount = v.text()?.parse()?;
     let source = v.absolute_of(&mount.source)?;
@@ -360,7 +359,7 @@ fn add_mount(it: &mut Definition, v: &Given<'_>) -> Result<()> {
 fn add_read_only(it: &mut Definition, v: &Given<'_>) -> Result<()> {
     let source = v.absolute_of(v.text()?.as_ref())?;
     let climbs = source.components().any(|part| part == Component::ParentDir);
-    // A path that exists has one without `..`; a missing one is refused when it is opened.
+    // An existing path has a form without `..`; a missing one is refused when it is opened.
     let target = std::fs::canonicalize(&source).ok().filter(|_| climbs).unwrap_or_else(|| source.clone());
     it.sandbox.mounts.push(Mount { source, target, mode: MountMode::ReadOnly });
     Ok(())
@@ -456,7 +455,8 @@ fn add_variable(it: &mut Definition, v: &Given<'_>) -> Result<()> {
 
 fn hold(it: &mut Definition, _: &Given<'_>) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        // An ordinary user enters by way of the command, which must be a program: another process cannot look into brig's own.
+        // An ordinary user enters by way of the command, which must be a program: another process cannot look into
+        // brig's own.
         return Err(Error::new(
             Kind::Usage,
             "--hold is root's: an ordinary user enters a sandbox by way of its command",

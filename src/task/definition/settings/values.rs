@@ -1,4 +1,4 @@
-//! Parsers of values that more than one kind of place has: flags, profiles, and the rules of hosted mode.
+//! Parsers of values for flags, profiles and rules of hosted mode.
 
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::LimitName;
@@ -6,17 +6,14 @@ use crate::task::secrets::Secret;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-/// The number, from 1 on, of the line in which a byte of a text is.
 pub(crate) fn line_at(text: &str, offset: usize) -> usize {
     text.get(..offset).unwrap_or(text).matches('\n').count() + 1
 }
 
-/// The parser's words with the line that they are about, on one line.
 pub(crate) fn place(text: &str, cause: &toml::de::Error) -> String {
     place_at(text, cause.span().map_or(0, |span| span.start), cause.message())
 }
 
-/// Words with the line that has a byte of a text.
 pub(crate) fn place_at(text: &str, offset: usize, words: &str) -> String {
     let number = line_at(text, offset);
     let line = text.lines().nth(number - 1).unwrap_or_default().trim();
@@ -24,7 +21,6 @@ pub(crate) fn place_at(text: &str, offset: usize, words: &str) -> String {
     format!("line {number} (`{}`): {}", line.escape_debug(), words.replace('\n', " "))
 }
 
-/// The limit of that name.
 pub(crate) fn limit(key: &str) -> Result<LimitName> {
     LimitName::ALL.into_iter().find(|name| name.word() == key).ok_or_else(|| {
         let all: Vec<_> = LimitName::ALL.iter().map(|name| name.word()).collect();
@@ -33,7 +29,7 @@ pub(crate) fn limit(key: &str) -> Result<LimitName> {
     })
 }
 
-/// The name of a limit or protection that may be missing, in the form of receipts (`cpu-time` and `cpu_time` are one).
+/// Returns the name as receipts have it: `cpu-time` and `cpu_time` are one.
 pub fn degradable(name: &str) -> Result<String> {
     let word = name.replace('-', "_");
     let limits = [
@@ -56,7 +52,7 @@ pub fn degradable(name: &str) -> Result<String> {
         .hint(format!("these may: {}", all.join(", "))))
 }
 
-/// A variable of the command line, by how it is given.
+/// A variable of the command line.
 pub enum Variable {
     /// `NAME=VALUE`
     Set(OsString, OsString),
@@ -76,7 +72,7 @@ pub fn variable(text: &OsStr) -> Result<(OsString, OsString)> {
     }
 }
 
-/// The same for a task, where the caller's own value is hidden in all output.
+/// Like [`variable`], but the caller's own value is hidden in all output of the task.
 pub fn given_variable(text: &OsStr) -> Result<Variable> {
     let bytes = text.as_bytes();
     let (name, value) = match bytes.iter().position(|&byte| byte == b'=') {
@@ -95,7 +91,7 @@ pub fn given_variable(text: &OsStr) -> Result<Variable> {
     }
 }
 
-/// A resolver's address, with or without its port.
+/// An address, with port 53 if it has none.
 pub fn resolver(text: &str) -> Result<std::net::SocketAddr> {
     const DNS: u16 = 53;
     let address = text.parse().or_else(|_| text.parse::<std::net::IpAddr>().map(|address| (address, DNS).into()));
