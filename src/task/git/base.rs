@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, Mode, ResolveFlags, linkat, openat2};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A checkout. No agent writes it.
+/// No agent writes it.
 pub(crate) struct Base {
     pub path: PathBuf,
     pub commit: String,
@@ -22,7 +22,6 @@ pub(crate) struct Base {
     pub identity: Option<(u64, u64)>,
 }
 
-/// Device and inode of a repository on this machine.
 pub(crate) fn identity(path: &Path) -> Result<(u64, u64)> {
     let status = std::fs::metadata(path).map_err(|cause| {
         Error::os(Kind::Workspace, cause).doing(format!("open the repository `{}`", path.display()))
@@ -30,7 +29,6 @@ pub(crate) fn identity(path: &Path) -> Result<(u64, u64)> {
     Ok((status.dev(), status.ino()))
 }
 
-/// The error of a push that goes to the default branch.
 pub(super) fn to_default(branch: &str) -> Error {
     Error::new(Kind::Workspace, "it is the remote's default branch")
         .doing(format!("push to `{branch}`"))
@@ -44,16 +42,15 @@ fn check_push(errand: &GitJob<'_>, found: &Found) -> Result<()> {
     if is_default { Err(to_default(&push.branch)) } else { Ok(()) }
 }
 
-/// Where the courier sees the repository.
+/// The repository's path in the courier's sandbox.
 const SOURCE: &str = "/source";
 
-/// Clones the full history for the agent. The other side of the clone is a second git process, which `-c` does not
-/// reach.
+/// Clones the full history. The other side is a second git process, which `-c` does not reach.
 ///
 /// A mirror often has just the objects of this clone. Then nothing is packed, sent and hashed again: git reads the
 /// mirror's packs meanwhile, and prints their names for [`link_packs`].
 ///
-/// In a partial clone, fetches by id the contents that the commit itself needs. Without them git ignores the rest.
+/// A partial clone fetches by id what the commit itself needs. Without that git ignores the rest.
 const CLONE: &str = r#"
 printf '[safe]\n\tdirectory = *\n[uploadpack]\n\tallowAnySHA1InWant = true\n\tallowFilter = true\n' > ~/.gitconfig
 fetch_from() { # URL COMMIT FILTER
@@ -100,9 +97,9 @@ fi
 rm -f .git/FETCH_HEAD .git/ORIG_HEAD .git/objects/info/alternates
 "#;
 
-/// Lays out the submodules, parents first, as `git submodule update` does: each repository below its parent's, and
-/// a file in the folder that leads there. The folder must be the empty one that the parent's checkout made, and no
-/// component of its path may be a link (CVE-2024-32002).
+/// Lays out submodules, parents first, as `git submodule update` does: each repository below its parent's, and a file
+/// in the folder that leads there. The folder must be the empty one of the parent's checkout, without a link in its
+/// path (CVE-2024-32002).
 const SUBMODULES: &str = r#"
 here=$(pwd -P)
 tab=$(printf '\t')
@@ -131,18 +128,17 @@ $MODULES
 END
 "#;
 
-/// Prints the commit, and on request the default branch.
+/// Prints the commit and, on request, the default branch.
 const RESOLVE: &str = r#"
 git "$@" -C /source rev-parse --verify --end-of-options "$REF^{commit}"
 if [ -n "$DEFAULT" ]; then git "$@" -C /source symbolic-ref --quiet HEAD || :; fi
 "#;
 
-/// The repository of a task, by its pinned descriptor if there is one, else by its name.
+/// Takes the pinned descriptor if there is one, else the name.
 pub(super) fn named_path(errand: &GitJob<'_>, path: &Path) -> Result<PathBuf> {
     if errand.pinned.has(path) { Ok(path.to_owned()) } else { local_path(path) }
 }
 
-/// The checkout of a reference: an existing one, or a new one.
 pub(crate) fn base(errand: &GitJob<'_>, remote: &Remote, reference: Option<&str>) -> Result<Base> {
     let reference = reference.unwrap_or("HEAD");
     if reference.starts_with(['-', '+']) || reference.contains([':', '\n', '\0']) {
@@ -169,7 +165,7 @@ pub(crate) fn base(errand: &GitJob<'_>, remote: &Remote, reference: Option<&str>
     let bases = errand.store.bases();
     files::create_directories(&bases, 0o700)?;
     let name = format!("{}-{commit}{}", name_of(&source.to_string_lossy()), errand.options.of_base());
-    // One lock for each commit: checkouts of different commits do not wait for each other.
+    // One lock per commit: checkouts of different commits do not wait for each other.
     let lock = errand
         .budget
         .lock(&bases.join(format!(".{name}.lock")), || errand.is_asked_to_end())
@@ -212,7 +208,7 @@ fn make(errand: &GitJob<'_>, remote: &Remote, source: &Path, commit: &str, finis
         }
         courier.with_portion().run(Some(&mut collect))
     };
-    // What a repository of this machine has was not checked yet.
+    // The objects of a local repository are not checked yet.
     let cloned = match clone(matches!(remote, Remote::Far(_))) {
         Ok(packs) if !packs.is_empty() && !link_packs(source, &packs, &unfinished) => {
             files::remove_directory(&unfinished)
@@ -225,14 +221,14 @@ fn make(errand: &GitJob<'_>, remote: &Remote, source: &Path, commit: &str, finis
         std::fs::rename(&unfinished, finished).map_err(|cause| files::failed(cause, "keep the checkout".to_owned()))
     });
     if named.is_err() {
-        // The step has failed already, and no task takes the remaining folder for a checkout.
+        // The step has failed already, and no task takes the rest for a checkout.
         let _ = files::remove_directory(&unfinished);
     }
     named
 }
 
-/// Links the packs with these names, a line each, into a checkout that has no objects yet: they are stored once. `false`
-/// if one cannot be linked. A task that tidies the mirror may have removed it.
+/// Links packs, one name a line, into a checkout without objects: they are stored once. `false` if one cannot be
+/// linked: a task that tidies the mirror may have removed it.
 ///
 /// A mirror's courier can write the packs. It fetched the checkout's objects too.
 fn link_packs(mirror: &Path, names: &str, checkout: &Path) -> bool {

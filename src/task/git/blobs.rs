@@ -1,7 +1,7 @@
-//! Reads blobs of a folder's repository by their names.
+//! Reads blobs of a folder's repository by name.
 //!
 //! The repository is the user's, and its objects may be an agent's. A courier without network reads them through a new
-//! object store. It reads no configuration, hook or reference of the repository.
+//! object store, and reads no configuration, hook or reference.
 
 use super::GitJob;
 use super::courier::Courier;
@@ -12,7 +12,7 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// Writes each blob into a file of its name. Skips a missing blob, even where a partial clone could fetch it.
+/// Writes each blob into a file of its name. Skips missing ones, even where a partial clone could fetch them.
 const READ: &str = r#"
 mkdir blobs
 git "$@" init --quiet --bare --template= store
@@ -25,14 +25,13 @@ while read -r blob type size; do
 done < list
 "#;
 
-/// A folder, and the place of the object store in it.
+/// `objects` is a path in `folder`.
 pub(crate) struct ObjectStore<'run> {
     pub folder: &'run Path,
     pub objects: &'run str,
 }
 
-/// Reads the blobs of these names, none over `largest` bytes, and passes on each one found. The caller must compare
-/// the content with the name.
+/// Passes on each blob found, none over `largest` bytes. The caller must compare the content with the name.
 pub(crate) fn read_blobs(
     errand: &GitJob<'_>,
     store: &ObjectStore<'_>,

@@ -1,7 +1,6 @@
 //! The rest of a task's time, processor time and memory, which its couriers share.
 //!
-//! A remote and an agent's repository are hostile. A silent server or a slow history must not hold a task, a mirror's
-//! lock or a processor longer than the task may run.
+//! A silent server or a slow history must not hold a task, a mirror's lock or a processor longer than the task may run.
 
 use crate::error::{Error, Kind, Result};
 use crate::files::Lock;
@@ -10,13 +9,11 @@ use std::cell::Cell;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The least time, and processor time, of couriers after the command. An attempt that reached its limit keeps its
-/// commits.
+/// Least time and processor time of couriers after the command: an attempt at its limit keeps its commits.
 const LEAST: Duration = Duration::from_secs(60);
-/// Interval between attempts to take a lock.
+/// Between attempts to take a lock.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The limits of a task that its couriers share.
 pub(crate) struct Budget {
     limits: Limits,
     began: Instant,
@@ -26,7 +23,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// The budget of a task with these limits. It starts now.
+    /// Starts now.
     pub(crate) fn new(limits: &Limits) -> Budget {
         Budget {
             limits: limits.clone(),
@@ -37,14 +34,13 @@ impl Budget {
         }
     }
 
-    /// Counts the usage of a courier or of the command.
     pub(crate) fn count(&self, usage: &Usage) {
         let used = usage.cpu_user_seconds.unwrap_or(0.0) + usage.cpu_system_seconds.unwrap_or(0.0);
         let used = Duration::try_from_secs_f64(used).unwrap_or_default();
         self.cpu.set(self.cpu.get().saturating_add(used));
     }
 
-    /// From here on couriers collect the work: they have [`LEAST`] at least.
+    /// From here on couriers collect the work, with at least [`LEAST`].
     pub(crate) fn hand_back(&self) {
         self.least.set(LEAST);
     }
@@ -54,12 +50,11 @@ impl Budget {
         self.cancelled.get()
     }
 
-    /// Notes that a user or a signal ended a courier.
     pub(super) fn cancel(&self) {
         self.cancelled.set(true);
     }
 
-    /// The limits of the next courier. A task without a time limit still limits its couriers.
+    /// For the next courier, which has a time limit even if the task has none.
     pub(super) fn limits(&self) -> Result<Limits> {
         if crate::task::output::changes::is_off("courier-limits") {
             return Ok(Limits { idle: Limits::default().wall, ..Limits::default() });
@@ -82,7 +77,6 @@ impl Budget {
         if wall.is_zero() { Err(self.reached(&Outcome::Timeout)) } else { Ok(wall) }
     }
 
-    /// The error of a courier that ended at a limit of the task.
     pub(super) fn reached(&self, outcome: &Outcome) -> Error {
         let (what, flag) = match outcome {
             Outcome::CpuTime => ("processor time", "--cpu-time"),
@@ -93,7 +87,7 @@ impl Budget {
             .hint(format!("see that the remote answers; for a large repository raise {flag}, or fetch less: --depth 1"))
     }
 
-    /// Takes a lock that another task may hold. Waits until the task's time is over or the task is ended.
+    /// Waits for other tasks until the task's time is over or the task is ended.
     pub(super) fn lock(&self, path: &Path, is_asked_to_end: impl Fn() -> bool) -> Result<Lock> {
         let mut signals = None;
         Lock::wait_while(path, || {

@@ -1,9 +1,9 @@
 //! Copies the agent's commits by id out of its object store into a bundle.
 //!
-//! The store is hostile: loose objects, packs and alternates may be made to break their reader. A courier without
-//! network copies objects by name into a new store and bundles those that are new since the base. It unpacks the bundle
-//! in another new store, which checks each object and that none is missing (git-fsck(1)). It reads no configuration,
-//! hook, alternate or reference of the agent's.
+//! Loose objects, packs and alternates may be made to break their reader. A courier without network copies objects by
+//! name into a new store and bundles those since the base. Another new store unpacks the bundle and checks that each
+//! object is valid and none is missing (git-fsck(1)). git reads no configuration, hook, alternate or reference of the
+//! agent's.
 
 use super::GitJob;
 use super::courier::Courier;
@@ -13,8 +13,8 @@ use crate::files;
 use crate::sandbox::{self, Remains};
 use std::path::{Path, PathBuf};
 
-/// Makes `out/commits.bundle`: the commit on one branch, without the base's commits. Of the agent's data only the id is
-/// an argument.
+/// Makes `out/commits.bundle`: the commit on one branch, without the base's commits. The id is the only argument from
+/// the agent.
 const MAKE: &str = r#"
 printf '[safe]\n\tdirectory = *\n' > ~/.gitconfig
 over_base taken "$@"
@@ -42,25 +42,20 @@ git "$@" --git-dir=checked fetch --quiet --no-tags --no-auto-gc "$PWD/out/commit
 git "$@" --git-dir=checked fsck --strict --no-dangling --connectivity-only refs/heads/checked >/dev/null
 "#;
 
-/// The bundle's folder in the task's directory. A courier that pushes sees nothing else of the task.
+/// Below the task's directory. A courier that pushes sees nothing else of the task.
 pub(crate) const DIRECTORY: &str = "commits";
 const NAME: &str = "commits.bundle";
 
-/// The source of the commits.
 pub(crate) struct Work<'run> {
-    /// The checkout that the workspace started from.
     pub base: &'run Path,
-    /// Its commit.
     pub base_commit: &'run str,
-    /// The plain copies of the changes.
+    /// Plain copies of the changes.
     pub changes: &'run Path,
-    /// The commit to bundle.
     pub commit: &'run str,
-    /// The branch's name in the bundle.
     pub branch: &'run str,
 }
 
-/// Makes the bundle of an ended workspace's commits in the task's directory. `None` if the base has all of them.
+/// Bundles an ended workspace's commits. `None` if the base has all of them.
 pub(crate) fn bundle(errand: &GitJob<'_>, work: &Work<'_>) -> Result<Option<PathBuf>> {
     let task = errand.store.task(errand.id);
     let unfinished = task.join(".new-bundle");

@@ -1,23 +1,21 @@
-//! Captures a courier's answer and errors, and passes on lines about its progress.
+//! Captures a courier's answer and errors, and passes its progress on.
 
 use crate::error::Result;
 use crate::sandbox::{Sink, Stopped, Stream};
 use std::time::{Duration, Instant};
 
-/// Longer than any answer of git that brig requests.
+/// Longer than any answer that brig requests.
 const ENOUGH: usize = 64 * 1024;
 /// A longer line is not a progress line.
 const LONGEST_LINE: usize = 1024;
-/// Interval between two lines of progress.
+/// Between two lines of progress.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A courier's output.
 pub(super) struct Captured<'run> {
     pub output: Vec<u8>,
     pub error: Vec<u8>,
-    /// The unfinished line of standard error.
+    /// Unfinished line of standard error.
     line: Vec<u8>,
-    /// Whether the last byte was a carriage return.
     has_returned: bool,
     progress: &'run dyn Fn(&str),
     told: Option<Instant>,
@@ -25,7 +23,7 @@ pub(super) struct Captured<'run> {
 }
 
 impl<'run> Captured<'run> {
-    /// Passes lines on to `progress`. Calls `must_end` regularly for the reason to end the courier.
+    /// `must_end` returns the reason to end the courier.
     pub(super) fn new(
         progress: &'run dyn Fn(&str),
         must_end: &'run mut dyn FnMut() -> Option<Stopped>,
@@ -34,7 +32,7 @@ impl<'run> Captured<'run> {
         Captured { output, error, line, has_returned: false, progress, told: None, must_end }
     }
 
-    /// Takes a line of standard error. The next line overwrites a line that ends with a carriage return.
+    /// The next line overwrites a transient one, which ends with a carriage return.
     fn end_line(&mut self, is_transient: bool) {
         let line = std::mem::take(&mut self.line);
         let text = String::from_utf8_lossy(&line);
@@ -55,7 +53,7 @@ fn is_progress(line: &str) -> bool {
     line.contains("% (") || line.ends_with(", done.")
 }
 
-/// Whether the line lists a fetched reference, and is not a refusal.
+/// A fetched reference, and not a refusal.
 fn is_update(line: &str) -> bool {
     line.starts_with("From ") || line.starts_with(' ') && !line.starts_with(" !") && line.contains(" -> ")
 }
@@ -72,7 +70,7 @@ impl Sink for Captured<'_> {
             return Ok(());
         }
         for &byte in bytes {
-            // ssh ends its lines with both.
+            // ssh ends its lines with both `\r` and `\n`.
             let has_returned = std::mem::take(&mut self.has_returned);
             if has_returned && byte != b'\n' {
                 self.end_line(true);

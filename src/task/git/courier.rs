@@ -1,4 +1,4 @@
-//! A courier: git in a separate sandbox, for one job, with a network to one host or without one.
+//! A courier: git in a separate sandbox, for one job, with a network to one host or none.
 
 use super::GitJob;
 use super::captured::Captured;
@@ -13,13 +13,13 @@ use std::path::Path;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// Settings against a hostile repository, as `-c`: the repository cannot override them.
+/// Against a hostile repository, as `-c`: the repository cannot override them.
 const SAFE: [&str; 15] = [
     "safe.directory=*",          // the source belongs to another user
     "core.hooksPath=/dev/null",  // no hook of a template
     "core.fsmonitor=false",      // a program by configuration
     "protocol.allow=never",      // no transport but those that are named below
-    "transfer.fsckObjects=true", // malformed objects are refused (CVE-2014-9390 and others)
+    "transfer.fsckObjects=true", // refuses malformed objects (CVE-2014-9390 and others)
     "fetch.unpackLimit=1",       // what comes is one file, which can be bounded
     "submodule.recurse=false",   // no second repository
     "fetch.recurseSubmodules=false",
@@ -35,32 +35,28 @@ const SAFE: [&str; 15] = [
 /// git ends at the first signal. After a limit no time is left anyway.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Collects a courier's files from its scratch file system.
 pub(super) type Collect<'run> = dyn FnMut(Remains<'_>) -> Result<()> + 'run;
 
-/// A courier's output, or its other end.
 pub(super) struct Answer {
     pub outcome: Outcome,
     pub output: String,
-    /// Its standard error, in one line.
+    /// Standard error, in one line.
     pub words: String,
-    /// The account of its network, if it had one.
     pub egress: Option<Ledger>,
 }
 
-/// A courier before its run.
 pub(super) struct Courier<'run> {
     errand: &'run GitJob<'run>,
     options: Options,
     settings: Vec<String>,
     far: Option<&'run RemoteHost>,
-    /// Its secrets: hidden in all its output.
+    /// Secrets to hide in all output.
     hidden: Vec<Zeroizing<String>>,
     growth: Option<Growth>,
 }
 
 impl<'run> Courier<'run> {
-    /// Runs this shell script, in which `git "$@"` is git with [`SAFE`]. The working directory is empty.
+    /// In the script, `git "$@"` is git with [`SAFE`]. The working directory is empty.
     pub(super) fn new(errand: &'run GitJob<'run>, script: &str) -> Courier<'run> {
         let words = ["sh", "-euc", script, "sh"];
         let mut options = Options::new(words.into_iter().map(OsString::from).collect());
@@ -79,38 +75,36 @@ impl<'run> Courier<'run> {
         }
     }
 
-    /// Shows a folder of the host, read-only.
+    /// Shows a host folder, read-only.
     pub(super) fn show(mut self, path: &Path, at: &str) -> Courier<'run> {
         self.options.shown.push((path.to_owned(), at.into()));
         self
     }
 
-    /// Makes a folder of the host writable for the courier.
+    /// Makes a host folder writable for the courier.
     pub(super) fn lend(mut self, path: &Path, at: &str) -> Courier<'run> {
         self.options.lent.push((path.to_owned(), at.into()));
         self
     }
 
-    /// Ends the courier when a folder that it writes grows too large.
+    /// Ends the courier if a folder that it writes grows too large.
     pub(super) fn bound(mut self, growth: Growth) -> Courier<'run> {
         self.growth = Some(growth);
         self
     }
 
-    /// Sets a variable.
     pub(super) fn with(mut self, name: &str, value: impl Into<OsString>) -> Courier<'run> {
         self.options.environment.push((name.into(), value.into()));
         self
     }
 
-    /// Passes the requested portion of the history.
     pub(super) fn with_portion(self) -> Courier<'run> {
         let options = self.errand.options;
         let depth = options.depth.map(|depth| depth.to_string()).unwrap_or_default();
         self.with("DEPTH", depth).with("FILTER", options.filter.clone().unwrap_or_default())
     }
 
-    /// Allows this host and no other, with the credentials for it.
+    /// Allows only this host, with its credentials.
     pub(super) fn reach(mut self, far: &'run RemoteHost) -> Result<Courier<'run>> {
         let errand = self.errand;
         let reach =
@@ -124,7 +118,7 @@ impl<'run> Courier<'run> {
         Ok(self)
     }
 
-    /// Runs the courier and returns its output. Calls `collect` after a successful end.
+    /// Returns the output. Calls `collect` after a successful end.
     pub(super) fn run(self, collect: Option<&mut Collect<'_>>) -> Result<String> {
         let (far, errand) = (self.far, self.errand);
         let answer = self.ask(collect)?;
@@ -134,7 +128,7 @@ impl<'run> Courier<'run> {
         Err(failed(&answer, errand, far))
     }
 
-    /// Like `run`, for a script whose exit code carries a result. An error means that the courier could not run.
+    /// Like [`Courier::run`], for exit codes that carry a result. An error means that the courier could not run.
     pub(super) fn ask(mut self, collect: Option<&mut Collect<'_>>) -> Result<Answer> {
         self.options.limits = self.errand.budget.limits()?;
         let safe = SAFE.map(str::to_owned);
@@ -177,9 +171,9 @@ impl<'run> Courier<'run> {
     }
 }
 
-/// A program's output as one line, without control characters.
+/// Without control characters.
 fn one_line(text: &str) -> String {
-    // Advice that git always adds, for users at a terminal.
+    // git always adds this, for users at a terminal.
     const ADVICE: [&str; 3] = [
         "Please make sure you have the correct access rights",
         "and the repository exists.",
@@ -192,14 +186,13 @@ fn one_line(text: &str) -> String {
     lines.join("; ").chars().map(escape).collect()
 }
 
-/// The error of a failed courier.
 pub(super) fn failed(answer: &Answer, errand: &GitJob<'_>, far: Option<&RemoteHost>) -> Error {
     if matches!(answer.outcome, Outcome::Timeout | Outcome::CpuTime | Outcome::Memory) {
         return errand.budget.reached(&answer.outcome);
     }
     let known = far.and_then(|far| meaning(far, errand.options, &answer.words, answer.egress.as_ref()));
     let known = known.or_else(|| meaning_here(&answer.words));
-    // A courier that reached a limit gives no information about the host.
+    // A limit tells nothing about the host.
     let is_silent = answer.words.is_empty() && matches!(answer.outcome, Outcome::Failed { .. });
     let known = known.or_else(|| far.filter(|_| is_silent).and_then(meaning_of_silence));
     if let Some((why, hint)) = known {

@@ -1,8 +1,7 @@
-//! The locations that a repository may name for submodules and large files: its own host, and those that the user has
-//! named. Pure: tests are tables.
+//! Locations of submodules and large files: the repository's own host, and those that the user has named.
 //!
 //! `.gitmodules` is hostile input. Its URLs pass the same checks as the user's ([`Remote::parse`]: no transport that
-//! runs programs, no credential, no plain http). In addition they must stay on the allowed locations.
+//! runs programs, no credential, no plain http). They must also stay on the allowed locations.
 
 use super::remote::{Remote, RemoteHost, Scheme, host_of};
 use crate::error::{Error, Kind, Result, Step};
@@ -32,7 +31,7 @@ impl Elsewhere {
         Ok(Elsewhere::Host(host, Some(port).filter(|&port| port != NO_PORT)))
     }
 
-    /// The folder, if it is one.
+    /// `None` for a host.
     pub fn folder(&self) -> Option<&Path> {
         match self {
             Elsewhere::Folder(folder) => Some(folder),
@@ -49,21 +48,20 @@ impl Elsewhere {
     }
 }
 
-/// Not a valid port of a host.
+/// Not a valid port.
 const NO_PORT: u16 = 0;
 
-/// Whether it uses TLS or ssh at the standard port.
+/// TLS or ssh at its standard port.
 fn is_standard(far: &RemoteHost) -> bool {
     matches!((far.scheme, far.port), (Scheme::Https, 443) | (Scheme::Ssh, 22))
 }
 
-/// Whether it is the repository's own host, which may receive its credentials.
+/// Whether it may receive the repository's credentials.
 pub(super) fn is_own(far: &RemoteHost, top: &RemoteHost) -> bool {
     far.host == top.host && ((far.scheme, far.port) == (top.scheme, top.port) || is_standard(far))
 }
 
-/// The rules for a courier that fetches large files: the named hosts, and over TLS the host that serves them for an ssh
-/// remote.
+/// For a courier that fetches large files: the named hosts, and for an ssh remote its host over TLS.
 pub(super) fn of_lfs(far: &RemoteHost, also: &[Elsewhere]) -> Result<Vec<Rule>> {
     let own = (far.scheme == Scheme::Ssh).then_some((far.host.as_str(), 443));
     let named = also.iter().filter_map(|each| match each {
@@ -77,8 +75,7 @@ pub(super) fn of_lfs(far: &RemoteHost, also: &[Elsewhere]) -> Result<Vec<Rule>> 
     words.map(|word| Rule::parse(&word)).collect()
 }
 
-/// The URL of a repository's large-file server (git-lfs, docs/api/server-discovery.md). `.lfsconfig` in the repository
-/// has no effect.
+/// See git-lfs, docs/api/server-discovery.md. The repository's `.lfsconfig` has no effect.
 pub(super) fn lfs_url(far: &RemoteHost) -> String {
     if far.scheme == Scheme::Ssh {
         return far.url.clone();
@@ -88,8 +85,7 @@ pub(super) fn lfs_url(far: &RemoteHost) -> String {
     format!("{url}{suffix}/info/lfs")
 }
 
-/// The location of a submodule. `top` is the user's repository, `parent` the one whose `.gitmodules` has `url`. A path
-/// is canonical.
+/// `top` is the user's repository, `parent` the one whose `.gitmodules` has `url`. A path is canonical.
 pub(super) fn submodule(top: &Remote, parent: &Remote, also: &[Elsewhere], url: &str) -> Result<Remote> {
     let step = || format!("use the URL `{}`", url.chars().take(200).flat_map(char::escape_debug).collect::<String>());
     let wrong = |why: &str| Err(Error::new(Kind::Workspace, why.to_owned()).doing(step()).hint(LEAVE));
@@ -117,7 +113,6 @@ pub(super) fn submodule(top: &Remote, parent: &Remote, also: &[Elsewhere], url: 
     }
 }
 
-/// Advice for a submodule that cannot be fetched.
 pub(super) const LEAVE: &str = "leave submodules out (`git.submodules`), or correct `.gitmodules` in the repository";
 
 fn named(far: &RemoteHost) -> String {
@@ -127,13 +122,13 @@ fn named(far: &RemoteHost) -> String {
     }
 }
 
-/// Whether a local repository may name this canonical path: it is below the repository, or below a named folder.
+/// `path` is canonical.
 pub(super) fn allows_path(path: &Path, top: &Path, folders: &[PathBuf]) -> bool {
     path.starts_with(top) || folders.iter().any(|folder| path.starts_with(folder))
 }
 
-/// A relative URL, resolved against the repository that contains it (git-submodule(1), `add`). It never leaves the
-/// host: git itself would take `../../../other.host/x` for another host.
+/// Resolves a relative URL (git-submodule(1), `add`), but never out of the host: git itself would take
+/// `../../../other.host/x` for another host.
 fn relative(parent: &Remote, url: &str) -> Result<Remote> {
     let (before, path) = match parent {
         Remote::Local(path) => (String::new(), path.to_string_lossy().into_owned()),

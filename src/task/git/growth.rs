@@ -1,7 +1,7 @@
 //! Bounds a folder of the store while a courier writes to it.
 //!
-//! `ulimit -f` bounds one file, and a remote decides how many files there are. So the supervisor measures the folder at
-//! intervals, and ends the courier when it is too large. The disk's speed bounds the growth between two measurements.
+//! `ulimit -f` bounds one file, and a remote decides how many there are. So the supervisor measures the folder at
+//! intervals. The disk's speed bounds the growth in between.
 
 use crate::files::{self, Contents};
 use crate::task::output::changes::is_off;
@@ -13,7 +13,6 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// A measurement takes at most this part of the time.
 const SHARE: u32 = 20;
 
-/// A folder and its bounds.
 pub(super) struct Growth {
     folder: PathBuf,
     most: Contents,
@@ -21,12 +20,11 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    /// Watches `folder`, bounded by `most`.
     pub(super) fn new(folder: &Path, most: Contents) -> Growth {
         Growth { folder: folder.to_owned(), most, next: Instant::now() }
     }
 
-    /// Whether the folder is over its bounds. Measures only when the interval is over.
+    /// Measures only when the interval is over.
     pub(super) fn is_over(&mut self) -> bool {
         let began = Instant::now();
         if began < self.next || is_off("courier-growth") {
@@ -39,7 +37,6 @@ impl Growth {
     }
 }
 
-/// Whether one of the counts is too large.
 pub(super) fn exceeds(found: &Contents, most: &Contents) -> bool {
     found.entries > most.entries || found.bytes > most.bytes || found.depth > most.depth
 }

@@ -1,23 +1,18 @@
-//! The commit of an ended workspace, read as text without git.
-//!
-//! In: the plain copies of the agent's changes (`changes`), over the base. The agent's files are hostile, but they were
-//! copied by descriptors into regular files. A reference is an object id or the name of another reference.
+//! The commit of an ended workspace, read as text without git. The agent's files are hostile, but they were copied by
+//! descriptors into regular files.
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::task::output::changes::{Changes, Node};
 use std::path::{Path, PathBuf};
 
-/// The head of an ended workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// The commit.
     pub commit: String,
-    /// The checked-out branch, if any.
+    /// `None` if no branch is checked out.
     pub branch: Option<String>,
 }
 
-/// The workspace's repository, as two layers of files.
 struct Layers<'run> {
     changes: Option<(&'run Changes, PathBuf)>,
     base: PathBuf,
@@ -28,12 +23,11 @@ const LONGEST: u64 = 64 << 20;
 /// The longest chain of symbolic references.
 const DEEPEST: u32 = 5;
 
-/// Whether it is a full object id: SHA-1 or SHA-256 in lower case.
+/// SHA-1 or SHA-256, in full and in lower case.
 pub(super) fn is_id(word: &[u8]) -> bool {
     matches!(word.len(), 40 | 64) && word.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The head of a workspace: its changes, if any, over the base.
 pub(crate) fn head(changes: Option<(&Changes, &Path)>, base: &Path) -> Result<Head> {
     let layers =
         Layers { changes: changes.map(|(changes, path)| (changes, path.join("files"))), base: base.to_owned() };
@@ -61,7 +55,7 @@ impl Layers<'_> {
         Err(wrong("`HEAD` leads through too many references"))
     }
 
-    /// The content of a reference, from its file or from the packed references.
+    /// From its file or from the packed references.
     fn reference(&self, name: &str) -> Result<Option<String>> {
         if let Some(text) = self.read(name)? {
             return Ok(Some(text));
@@ -73,7 +67,6 @@ impl Layers<'_> {
         }))
     }
 
-    /// A file of `.git`, from the upper layer that has it.
     fn read(&self, name: &str) -> Result<Option<String>> {
         let path = format!(".git/{name}");
         if let Some((changes, copies)) = &self.changes {
@@ -87,7 +80,7 @@ impl Layers<'_> {
                         Some(_) => Err(wrong(&format!("`{path}` is not a file any more"))),
                     };
                 }
-                // The agent removed or replaced a folder above it.
+                // The agent removed or replaced a folder above.
                 if above && !matches!(entry.now, Some(Node::Directory { .. })) {
                     return if entry.now.is_none() {
                         Ok(None)
@@ -115,7 +108,7 @@ fn wrong(cause: &str) -> Error {
         .hint("the agent's repository is broken; its files are in `brig task diff`")
 }
 
-/// Whether a name stays below `refs/`.
+/// Whether it stays below `refs/`.
 fn is_reference(name: &str) -> bool {
     name.starts_with("refs/")
         && !name.split('/').any(|part| part.is_empty() || part == "." || part == "..")

@@ -12,16 +12,15 @@ use crate::sandbox::{Limits, size};
 use crate::task::output::changes::is_off;
 use std::path::{Path, PathBuf};
 
-/// A repository's result for a reference.
 pub(super) struct Found {
     pub source: PathBuf,
     pub commit: String,
-    /// The branch that its HEAD names, as a reference.
+    /// The branch of its HEAD, as a reference.
     pub default: Option<String>,
 }
 
 impl Found {
-    /// Parses a courier's output: the commit, and the default branch if there is one.
+    /// The commit, and the default branch if there is one.
     pub(super) fn read(source: PathBuf, text: &str) -> Result<Found> {
         let mut lines = text.lines();
         let commit = lines.next().unwrap_or_default().to_owned();
@@ -34,10 +33,9 @@ impl Found {
 
 /// Fetches all branches and tags, and the requested reference. The mirror's HEAD becomes the remote's.
 ///
-/// A killed fetch leaves a temporary pack, which the next fetch removes. Only `ulimit` caps a courier's writes to a
-/// lent folder: one pack is one file, and objects arrive in packs only. A fetched name is first a file with folders. So
-/// the names arrive in a repository on the courier's capped disk, which borrows the mirror's objects. The mirror gets
-/// them as one file.
+/// Removes the temporary pack of a killed fetch. Only `ulimit` caps writes to a lent folder: one pack is one file, and
+/// objects arrive in packs only. A fetched name is first a file with folders. So names arrive on the courier's capped
+/// disk, in a repository that borrows the mirror's objects. The mirror gets them as one file.
 const FETCH: &str = r#"
 ulimit -f "$MOST_BLOCKS"
 if [ ! -e /mirror/HEAD ]; then git "$@" init --quiet --bare --template= /mirror >&2; fi
@@ -80,8 +78,7 @@ else
 fi
 exit 1
 "#;
-/// Writes the names into the mirror as one file, if they are not too many. Removes the files of names that earlier
-/// versions left.
+/// Writes the names into the mirror as one file, if they are not too many. Removes name files of earlier versions.
 const KEEP_NAMES: &str = r#"
 KEPT='config shallow packed-refs HEAD'
 keep_names() {
@@ -98,12 +95,10 @@ keep_names() {
     if [ -e /mirror/refs/heads ]; then rm -rf /mirror/refs; mkdir /mirror/refs; fi
 }
 "#;
-/// Each fetch with new objects leaves a pack, and git searches all packs. When there are many, some are merged: those
-/// not much larger than the newer ones (git-repack(1), `--geometric`), so that a large pack is rarely rewritten.
-/// Unnamed objects stay, for a checkout that runs now. A partial mirror is packed as a whole: otherwise git leaves out
-/// what came from a promisor.
-///
-/// Memory and time are bounded. A failure has no effect: a mirror with many packs still works.
+/// Each fetch with new objects leaves a pack, and git searches all. Of many, those not much larger than the newer ones
+/// are merged (git-repack(1), `--geometric`): a large pack is rarely rewritten. Unnamed objects stay, for a checkout
+/// that runs now. A partial mirror is packed as a whole: otherwise git leaves out what came from a promisor. A failure
+/// has no effect: many packs still work.
 const TIDY: &str = r#"
 tidy() {
     if [ "$(find objects/pack -name '*.pack' | wc -l)" -le "$PACKS" ]; then return; fi
@@ -112,17 +107,17 @@ tidy() {
     timeout 600 git "$@" -c pack.threads=1 -c pack.windowMemory=128m repack -d -l -q "$how" >&2 || rm -f objects/pack/.tmp-* objects/pack/tmp_*
 }
 "#;
-/// The number of packs at which some are merged.
+/// Above this number, some are merged.
 const PACKS: usize = 10;
-/// Bytes of the unit of `ulimit -f` (POSIX).
+/// Unit of `ulimit -f` in bytes (POSIX).
 const BLOCK: u64 = 512;
-/// Files and folders of a mirror: packs, and large files if they are fetched.
+/// Packs, and large files if they are fetched.
 const MOST_FILES: u64 = 10_000;
 const MOST_LARGE_FILES: u64 = 1_000_000;
 /// The deepest path is `lfs/objects/ab/cd/NAME`.
 const DEEPEST: usize = 6;
 
-/// Updates the mirror. Returns its path, the commit of `reference`, and the default branch.
+/// Returns path, commit of `reference` and default branch.
 pub(super) fn fetch(errand: &GitJob<'_>, far: &RemoteHost, reference: &str) -> Result<Found> {
     let mirrors = errand.store.mirrors();
     files::create_directories(&mirrors, 0o700)?;
@@ -159,13 +154,11 @@ fn measured(mirror: &Path) -> Result<files::Contents> {
     files::contents(mirror).map_err(|cause| files::failed(cause, format!("count the files of `{}`", mirror.display())))
 }
 
-/// The bounds of a mirror.
 fn most(errand: &GitJob<'_>) -> files::Contents {
     let entries = if errand.options.lfs { MOST_LARGE_FILES } else { MOST_FILES };
     files::Contents { entries, bytes: 2 * Limits::DISK, depth: DEEPEST }
 }
 
-/// Its files, bytes and levels in words.
 fn described(contents: &files::Contents) -> String {
     format!("{} files of {} in {} levels", contents.entries, size(contents.bytes), contents.depth)
 }

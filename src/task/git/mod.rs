@@ -1,18 +1,12 @@
 //! Git for tasks. A repository is hostile input, and after the run so is the workspace's `.git`: git never runs on the
-//! host over either.
+//! host over either. Each step runs in a courier: a separate sandbox that sees only its inputs, with a network to one
+//! host or none.
 //!
-//! In: a repository's location ([`Remote`]). Out: a checkout that no agent writes ([`base()`]); later the agent's
-//! commits, as a bundle and on a branch of the remote ([`bundle()`], [`push()`]).
-//!
-//! 1. `mirror` fetches the remote into a bare mirror of the store. A second task only updates it.
-//! 2. `base` checks out a commit once, from the mirror or from a local repository.
+//! 1. `mirror` fetches the remote into a bare mirror of the store.
+//! 2. `base` checks out a commit once, from the mirror or a local repository. No agent writes the checkout.
 //! 3. `head` reads the agent's head as text.
 //! 4. `bundle` copies the agent's commits by id into a new object store and checks them. `push` pushes from another
 //!    one.
-//!
-//! Each step runs in a courier: a separate sandbox that sees only its inputs, with a network to one host or none.
-//! Hooks, filters and unusual protocols are off (`courier`). Submodules and LFS are optional (`submodule`,
-//! `elsewhere`).
 
 mod base;
 mod blobs;
@@ -65,19 +59,19 @@ pub struct GitOptions {
     pub ssh_key: Option<Source>,
     /// Host keys for ssh. Default: the caller's `~/.ssh/known_hosts`.
     pub known_hosts: Option<PathBuf>,
-    /// Certificates of authorities for https, in PEM form. Default: the host's.
+    /// Authorities for https, in PEM form. Default: the host's.
     pub ca: Option<PathBuf>,
     /// Allowed addresses of the remote's host outside of the public internet.
     pub addresses: Vec<IpAddr>,
-    /// How many commits of history are fetched. Default: all.
+    /// Commits of history to fetch. Default: all.
     pub depth: Option<NonZeroU32>,
-    /// The filter for contents of older commits (git-rev-list(1), `--filter`): `blob:none` or `blob:limit=SIZE`.
+    /// For contents of older commits (git-rev-list(1), `--filter`): `blob:none` or `blob:limit=SIZE`.
     pub filter: Option<String>,
-    /// Whether submodules are fetched too.
+    /// Whether to fetch submodules too.
     pub submodules: bool,
-    /// Whether large files are fetched (git-lfs(1)).
+    /// Whether to fetch large files (git-lfs(1)).
     pub lfs: bool,
-    /// Locations of submodules and large files besides the repository's own host.
+    /// Further locations of submodules and large files.
     pub elsewhere: Vec<Elsewhere>,
     /// Settings of git in the sandbox, such as `user.name`.
     pub settings: Vec<(String, String)>,
@@ -90,12 +84,11 @@ pub struct GitOptions {
 pub struct PushOptions {
     /// The branch.
     pub branch: String,
-    /// Whether the branch may be the remote's default branch.
+    /// Whether it may be the remote's default branch.
     pub default_branch: bool,
 }
 
 impl GitOptions {
-    /// Returns the first error, before brig makes anything.
     pub(super) fn check(&self, remote: Option<&Remote>) -> Result<()> {
         if let Some(push) = &self.push {
             if remote.is_none() {
@@ -128,14 +121,14 @@ impl GitOptions {
         Ok(())
     }
 
-    /// The portion of the history as a part of a name; empty for all of it.
+    /// For a name; empty for all of the history.
     fn portion(&self) -> String {
         let depth = self.depth.map(|depth| format!("-{depth}")).unwrap_or_default();
         let filter = self.filter.as_deref().map(|filter| format!("-{}", filter.replace([':', '='], "-")));
         depth + &filter.unwrap_or_default()
     }
 
-    /// The inputs of a checkout as a part of its name. Tasks share a checkout only if they name the same locations.
+    /// For a checkout's name. Tasks share a checkout only if they name the same locations.
     fn of_base(&self) -> String {
         let portion = self.portion() + if self.lfs { "-lfs" } else { "" };
         if !self.submodules {
@@ -148,7 +141,7 @@ impl GitOptions {
         format!("{portion}-submodules{short}")
     }
 
-    /// The settings as variables, which override every file (git-config(1), `GIT_CONFIG_COUNT`).
+    /// Variables override every file (git-config(1), `GIT_CONFIG_COUNT`).
     pub(super) fn variables(&self) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
         let mut variables = Vec::new();
         if !self.settings.is_empty() {
@@ -171,12 +164,11 @@ fn is_filter(filter: &str) -> bool {
     filter == "blob:none" || filter.strip_prefix("blob:limit=").is_some_and(size)
 }
 
-/// Whether it is a valid branch name.
 pub(super) fn is_branch(name: &str) -> bool {
     check_branch(name).is_ok()
 }
 
-/// Checks a branch name as git does (git-check-ref-format(1)).
+/// As git does (git-check-ref-format(1)).
 fn check_branch(name: &str) -> Result<()> {
     let wrong = name.is_empty()
         || name.starts_with(['-', '/'])
@@ -196,7 +188,7 @@ fn check_branch(name: &str) -> Result<()> {
 }
 
 impl GitOptions {
-    /// The same with pinned files. In hosted mode brig opens no file of the caller's by name.
+    /// In hosted mode brig opens no file of the caller's by name.
     pub(super) fn pinned(&self, pinned: &Pinned, is_hosted: bool) -> GitOptions {
         let open = |path: &Option<PathBuf>| path.as_ref().map(|path| pinned.path(path));
         // The caller chooses HOME. Without a pinned file no host key is known.
@@ -213,34 +205,27 @@ impl GitOptions {
     }
 }
 
-/// What all couriers of a task share.
+/// For all couriers of a task.
 pub(super) struct GitJob<'run> {
-    /// The store of tasks, mirrors and bases.
     pub store: &'run Store,
-    /// The task's id.
     pub id: &'run str,
     /// Limits that may be missing.
     pub may_degrade: &'run [String],
-    /// Pinned paths of the host.
     pub pinned: &'run Pinned,
-    /// Access to the remote.
     pub options: &'run GitOptions,
-    /// The resolver of the remote's name. Default: the host's servers.
+    /// Resolves the remote's name. Default: the host's servers.
     pub resolver: Option<SocketAddr>,
-    /// The couriers' network account, for the receipt.
+    /// The couriers' network, for the receipt.
     pub account: &'run RefCell<Option<Ledger>>,
-    /// Hides the credentials in git's output.
     pub redactor: &'run Redactor,
-    /// Receives git's progress lines.
     pub progress: &'run dyn Fn(&str),
-    /// The couriers' budget, and whether a signal ended one.
     pub budget: &'run Budget,
     /// The socket for ending the task; closed before the task is known.
     pub control: &'run RefCell<Option<Control>>,
 }
 
 impl GitJob<'_> {
-    /// Whether a user asks to end the task. Notes the request: a courier killed at its start reports a failed start.
+    /// Notes a user's request to end the task: a courier killed at its start reports a failed start.
     fn is_asked_to_end(&self) -> bool {
         let is_asked = self.control.borrow_mut().as_mut().is_some_and(Control::is_asked_to_end);
         if is_asked {

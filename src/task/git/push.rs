@@ -1,5 +1,4 @@
-//! Pushes the agent's commits from the bundle to a branch of the remote. The courier has the credential; no agent ran
-//! in it.
+//! Pushes the agent's commits from the bundle to the remote. The courier has the credential; no agent ran in it.
 
 use super::base::{Base, identity, named_path, to_default};
 use super::courier::{Courier, failed};
@@ -12,14 +11,14 @@ use crate::task::output::changes::is_off;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// The result of a push, as in the receipt.
+/// As in the receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Push {
     /// The branch of the remote.
     pub branch: String,
     /// The result.
     pub state: PushState,
-    /// The commits as a file, for `git fetch FILE`; missing without commits.
+    /// For `git fetch FILE`; missing without commits.
     pub bundle: Option<PathBuf>,
     /// What the commits name and a push does not carry: commits of submodules, LFS contents. The first of them.
     #[serde(default)]
@@ -30,7 +29,6 @@ pub struct Push {
 }
 
 impl Push {
-    /// A failed push.
     pub(crate) fn failed(branch: &str) -> Push {
         Push { branch: branch.to_owned(), state: PushState::Failed, bundle: None, left_behind: Vec::new(), error: None }
     }
@@ -40,7 +38,7 @@ impl Push {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PushState {
-    /// The branch is at the agent's commit now.
+    /// The branch is at the agent's commit.
     Pushed,
     /// The branch was there already.
     UpToDate,
@@ -57,9 +55,9 @@ const DEFAULT_BRANCH: u8 = 20;
 const MOVED: u8 = 21;
 const REFUSED: u8 = 22;
 
-/// The longest list of left-behind items.
+/// Items of `left_behind`.
 const LISTED: usize = 20;
-/// The prefix of the script's lines that name one.
+/// Marks the script's lines that name one.
 const LEFT: &str = "left\t";
 
 /// Never forces: if the branch moves meanwhile, the remote refuses.
@@ -82,8 +80,8 @@ timeout "$SEARCH" sh -euc "$LARGE" sh "$@" 2>/dev/null | sort -u || :
 git "$@" push --quiet --no-verify --no-signed -- "$URL" "$COMMIT:refs/heads/$BRANCH" >&2 || exit 22
 "#;
 
-/// Names LFS pointers among the new commits' files: reads each new object once, and none longer than a pointer. A
-/// search through each commit's differences would read the same contents many times.
+/// Names LFS pointers among the new commits' files: reads each new object once, none longer than a pointer. A search
+/// through each commit's differences would read contents many times.
 const LARGE: &str = r#"
 git "$@" rev-list --objects "$BASE..$COMMIT" |
     git "$@" cat-file --batch-check='%(objecttype) %(objectsize) %(objectname) %(rest)' |
@@ -98,10 +96,10 @@ const DIFFERENCES: &str = r#"
 git "$@" log --format= --name-only --no-renames --no-ext-diff --no-textconv --diff-filter=AM -G '^oid sha256:[0-9a-f]{64}$' "$BASE..$COMMIT" |
     sed 's/^/left\tthe contents of the large file /'
 "#;
-/// The search's time limit in seconds. The push does not wait longer for the list.
+/// In seconds. The push does not wait longer for the list.
 const SEARCH: &str = "30";
 
-/// The script of the search, and its time limit in seconds.
+/// A script, and its time limit in seconds.
 fn search() -> (&'static str, &'static str) {
     #[cfg(feature = "weakened")]
     if is_off("courier-search") {
@@ -110,7 +108,6 @@ fn search() -> (&'static str, &'static str) {
     (LARGE, SEARCH)
 }
 
-/// Pushes the bundle's commit. `Ok(true)`: the branch was there already.
 pub(crate) fn push(
     errand: &GitJob<'_>,
     remote: &Remote,

@@ -1,9 +1,8 @@
-//! A courier's access to the host of a repository: network rule, credentials, settings of git and ssh, meaning of
-//! errors.
+//! A courier's access to a repository's host.
 //!
-//! A credential is a file in memory that only the courier's user can read. git gets it from a helper that answers for
-//! this host alone, so a redirection does not carry it elsewhere. A credential is never on an argv, in a variable, or
-//! in an agent's sandbox. brig overwrites its copy before it forks the agent's first process.
+//! A credential is a file in memory that only the courier's user can read. git's helper answers for this host alone, so
+//! a redirection does not carry it elsewhere. It is never on an argv, in a variable, or in an agent's sandbox. brig
+//! overwrites its copy before it forks the agent's first process.
 
 use super::remote::{RemoteHost, Scheme};
 use super::{GitOptions, elsewhere};
@@ -16,20 +15,18 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// The courier's credential files, below [`sandbox::SECRETS`].
+/// Files below [`sandbox::SECRETS`].
 const CREDENTIAL: &str = "git-credential";
 const AUTHORITIES: &str = "git-ca";
 const KEY: &str = "ssh-key";
 const KNOWN_HOSTS: &str = "known-hosts";
-/// Longer than any list of certificates or hosts.
+/// Bytes; longer than any list of certificates or hosts.
 const LONGEST: u64 = 4 << 20;
-/// The beginning of an OpenSSH private key without a passphrase: its cipher is `none`.
+/// The beginning of an OpenSSH private key with the cipher `none`, so without a passphrase.
 const OPEN_KEY: &str = "b3BlbnNzaC1rZXktdjEAAAAABG5vbmU";
 
-/// A courier's access to one host.
 pub(super) struct Reach {
     pub network: Network,
-    /// Files below [`sandbox::SECRETS`].
     pub files: Vec<(String, Hidden)>,
     pub environment: Vec<(OsString, OsString)>,
     /// For git's `-c`.
@@ -38,7 +35,6 @@ pub(super) struct Reach {
     pub hidden: Vec<Zeroizing<String>>,
 }
 
-/// A courier's network to this host.
 pub(super) fn network(options: &GitOptions, resolver: Option<SocketAddr>, far: &RemoteHost) -> Result<Network> {
     let mut allowed = far.rules(&options.addresses)?;
     if options.lfs {
@@ -48,7 +44,7 @@ pub(super) fn network(options: &GitOptions, resolver: Option<SocketAddr>, far: &
     Ok(Network { mode: NetworkMode::Egress, policy, ..Network::default() })
 }
 
-/// Returns the first error, before brig makes anything. Does not run a command that gives a credential.
+/// Runs no command that gives a credential.
 pub(super) fn check(options: &GitOptions, far: &RemoteHost) -> Result<()> {
     network(options, None, far)?;
     let used = match far.scheme {
@@ -68,7 +64,6 @@ pub(super) fn check(options: &GitOptions, far: &RemoteHost) -> Result<()> {
 }
 
 impl Reach {
-    /// Reads the credentials and makes the settings that use them.
     pub(super) fn new(options: &GitOptions, resolver: Option<SocketAddr>, far: &RemoteHost) -> Result<Reach> {
         let mut reach = Reach {
             network: network(options, resolver, far)?,
@@ -139,7 +134,7 @@ impl Reach {
     }
 }
 
-/// Checks that ssh can use a key without a question.
+/// ssh must use the key without a question.
 fn check_key(key: &[u8]) -> Result<()> {
     let text = String::from_utf8_lossy(key);
     let refuse = |why: &str, hint: &str| Err(Error::new(Kind::Secret, why.to_owned()).hint(hint));
@@ -166,7 +161,6 @@ fn authorities(path: &Path) -> Result<Vec<u8>> {
     Err(Error::new(Kind::Secret, format!("`{}` has no certificate", path.display())).hint(hint()))
 }
 
-/// The caller's own known-hosts file.
 pub(crate) fn own_known_hosts() -> Option<PathBuf> {
     std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".ssh/known_hosts"))
 }
@@ -181,30 +175,29 @@ fn known_hosts(options: &GitOptions) -> Result<Vec<u8>> {
 const NO_ANSWER: &str = "the host does not answer";
 const SEE_PORT: &str = "see that it is up, and that it answers at the port of the URL";
 
-/// The message of brig's scripts if git-lfs(1) is missing.
+/// From brig's scripts, if git-lfs(1) is missing.
 const NO_LFS: (&str, &str, &str) =
     ("git-lfs: not found", "git-lfs is missing on this machine", "install it: git-lfs; or leave --lfs out");
 
-/// The shell's report of a file over `ulimit -f`.
+/// From the shell, for a file over `ulimit -f`.
 const TOO_LARGE: (&str, &str, &str) = (
     "File size limit exceeded",
     "the repository is larger than a mirror may be",
     "fetch less: --depth N, or --filter blob:none; an old mirror goes with brig task prune --older-than TIME",
 );
 
-/// The meaning of an error for a courier without a host.
 pub(super) fn meaning_here(words: &str) -> Option<(String, String)> {
     let found = [NO_LFS, TOO_LARGE].into_iter().find(|(needle, ..)| words.contains(needle));
     found.map(|(_, why, hint)| (why.to_owned(), hint.to_owned()))
 }
 
-/// The meaning of a failure without output. At log level ERROR, ssh does not report a connection that is cut after the
-/// server's version line (sshpkt_fatal logs it as information).
+/// At log level ERROR, ssh does not report a connection that is cut after the server's version line (sshpkt_fatal logs
+/// it as information).
 pub(super) fn meaning_of_silence(far: &RemoteHost) -> Option<(String, String)> {
     (far.scheme == Scheme::Ssh).then(|| (NO_ANSWER.to_owned(), SEE_PORT.to_owned()))
 }
 
-/// Messages of git, curl and ssh with their meaning and advice, the most specific first.
+/// From git, curl and ssh, with meaning and advice, the most specific first.
 const MEANINGS: [(&str, &str, &str); 23] = [
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
@@ -267,7 +260,7 @@ const MEANINGS: [(&str, &str, &str); 23] = [
     ("Operation too slow", NO_ANSWER, SEE_PORT),
 ];
 
-/// The meaning of a failure and advice; `None` if only git's own message has both.
+/// Returns meaning and advice; `None` if only git's own message has both.
 pub(super) fn meaning(
     far: &RemoteHost,
     options: &GitOptions,

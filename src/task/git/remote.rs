@@ -1,4 +1,4 @@
-//! The location of a repository: a path of the host, or a host of the network. Parsed from the user's text alone.
+//! The location of a repository, parsed from the user's text alone.
 
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::Rule;
@@ -6,29 +6,21 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// A repository's location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Remote {
-    /// A path of the host.
     Local(PathBuf),
-    /// A repository on another machine.
     Far(RemoteHost),
 }
 
 /// A repository on another machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteHost {
-    /// The URL, as git takes it.
     pub url: String,
-    /// The transport.
     pub scheme: Scheme,
-    /// The host: a name or an address.
     pub host: String,
-    /// Its port.
     pub port: u16,
 }
 
-/// A transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
     Https,
@@ -38,7 +30,7 @@ pub(crate) enum Scheme {
 }
 
 impl Scheme {
-    /// The name in git's `protocol.<name>.allow`.
+    /// As in git's `protocol.<name>.allow`.
     pub fn word(self) -> &'static str {
         match self {
             Scheme::Https => "https",
@@ -49,7 +41,6 @@ impl Scheme {
 }
 
 impl Remote {
-    /// Parses a path or a URL.
     pub(crate) fn parse(text: &str) -> Result<Remote> {
         let step = || format!("use the repository `{}`", without_password(text).escape_debug());
         let refuse = |why: &str, hint: &str| Err(Error::new(Kind::Workspace, why.to_owned()).doing(step()).hint(hint));
@@ -110,10 +101,10 @@ impl RemoteHost {
         }
     }
 
-    /// The rules of a courier: this host at this port, and nothing else.
+    /// The rules of a courier: only this host at this port.
     ///
-    /// The gateway refuses a name with an address outside of the public internet (DNS rebinding). `addresses` are those
-    /// that the user allows for this host. An address in the URL is allowed, and so is `localhost`.
+    /// The gateway refuses a name with an address outside of the public internet (DNS rebinding), but for the user's
+    /// `addresses` of this host. An address in the URL is allowed, and so is `localhost`.
     pub fn rules(&self, addresses: &[IpAddr]) -> Result<Vec<Rule>> {
         let one = |address: &IpAddr| match address {
             IpAddr::V4(v4) => format!("{v4}:{}", self.port),
@@ -134,14 +125,14 @@ impl RemoteHost {
     }
 }
 
-/// The same repository, with an absolute path.
+/// Makes a local path absolute.
 pub fn absolute_repository(text: &str) -> String {
     let local = !text.contains("://") && short(text).is_none();
     let absolute = if local { std::path::absolute(text).ok() } else { None };
     absolute.and_then(|path| path.into_os_string().into_string().ok()).unwrap_or_else(|| text.to_owned())
 }
 
-/// The URL without the part before `@`, for messages.
+/// For messages: without the part before `@`.
 fn without_password(text: &str) -> String {
     match (text.split_once("://"), text.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://…@{rest}"),
@@ -157,7 +148,7 @@ fn short(text: &str) -> Option<RemoteHost> {
     far.then(|| RemoteHost { url: text.to_owned(), scheme: Scheme::Ssh, host: host.to_ascii_lowercase(), port: 22 })
 }
 
-/// Whether no program can take the word for an option, and no shell for code (CVE-2017-1000117).
+/// Whether no program takes it for an option, and no shell for code (CVE-2017-1000117).
 fn is_plain(word: &str) -> bool {
     !word.starts_with('-') && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
@@ -183,17 +174,17 @@ fn is_this_machine(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// A readable and unique name of a source.
+/// Readable and unique.
 pub(super) fn name_of(source: &str) -> String {
     let mut hasher = DefaultHasher::new();
-    // Hash it as a path: earlier versions did, and their checkouts stay usable.
+    // As a path, like earlier versions: their checkouts stay usable.
     Path::new(source).hash(&mut hasher);
     let last = source.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     let plain: String = last.chars().filter(|character| character.is_ascii_alphanumeric()).take(32).collect();
     format!("{plain}-{:016x}", hasher.finish())
 }
 
-/// The canonical path of a local repository.
+/// Canonical.
 pub(crate) fn local_path(path: &Path) -> Result<PathBuf> {
     let step = || format!("open the repository `{}`", path.display());
     let path = std::fs::canonicalize(path)

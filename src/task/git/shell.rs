@@ -1,6 +1,6 @@
-//! Script functions that several couriers share. Each takes git's safe settings as its last arguments.
+//! Script functions of several couriers. Their last arguments are git's safe settings.
 
-/// The most branches and tags of a repository.
+/// Branches and tags of a repository.
 const MOST_NAMES: u64 = 50_000;
 
 /// `pack_names`: writes a repository's names into one file, if there are at most `MOST_NAMES`. git writes each fetched
@@ -20,7 +20,6 @@ bound_names() { # FILE
 }
 "#;
 
-/// `MOST_NAMES` as text, for a script.
 pub(super) fn most_names() -> String {
     if crate::task::output::changes::is_off("courier-names") { String::new() } else { MOST_NAMES.to_string() }
 }
@@ -58,8 +57,8 @@ fetch_missing() {
 }
 "#;
 
-/// `lfs_into_mirror COMMIT URL`: fetches this commit's large files into the mirror. They arrive in a repository on the
-/// courier's capped disk, which borrows those that the mirror has. git-lfs checks each against its name.
+/// `lfs_into_mirror COMMIT URL`: fetches this commit's large files. They arrive in a repository on the courier's capped
+/// disk, which borrows those that the mirror has. git-lfs checks each against its name.
 pub(super) const LFS_INTO_MIRROR: &str = r#"
 lfs_into_mirror() {
     commit=$1 from=$2
@@ -81,7 +80,7 @@ lfs_into_mirror() {
 }
 "#;
 
-/// `lfs_from URL COMMIT`: the same into a checkout, from a local repository. It configures the checkout's git for LFS.
+/// `lfs_from URL COMMIT`: the same from a local repository into a checkout. Configures the checkout's git for LFS.
 pub(super) const LFS_FROM: &str = r#"
 lfs_from() {
     from=$1 commit=$2

@@ -1,9 +1,7 @@
-//! The submodules of a commit: a list with a checked location and folder for each.
+//! The submodules of a commit, parents first, each with a checked location and folder.
 //!
-//! In: a repository and a commit. A courier without network prints the commit's gitlinks and `.gitmodules`. They are
-//! hostile: every name, path and URL is checked as text. Out: a list, parents first, each with the local folder of its
-//! objects (a mirror or a local repository). Of the settings only `update = none` counts. Git's own submodule commands
-//! never run: they obey the repository.
+//! The commit's gitlinks and `.gitmodules` are hostile: every name, path and URL is checked as text. Of the settings
+//! only `update = none` counts. Git's own submodule commands never run: they obey the repository.
 
 use super::courier::Courier;
 use super::elsewhere::{LEAVE, allows_path, is_own, submodule};
@@ -13,14 +11,14 @@ use crate::error::{Error, Kind, Result, Step};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The deepest nesting.
+/// Levels of nesting.
 const DEEPEST: usize = 5;
-/// The most submodules of a repository, all levels together.
+/// Submodules of a repository, all levels together.
 const MOST: usize = 100;
-/// The longest list in bytes: it is one variable, and Linux takes 128 KiB (`MAX_ARG_STRLEN`).
+/// Bytes of the list: it is one variable, and Linux takes 128 KiB (`MAX_ARG_STRLEN`).
 const LONGEST: usize = 100 << 10;
 
-/// Prints the commit's gitlinks and its `.gitmodules` as records that end with NUL, with an empty record after both.
+/// Prints gitlinks and `.gitmodules` as records that end with NUL, with an empty record after both.
 const LIST: &str = r#"
 cd /source
 links=$(git "$@" ls-tree -r --full-tree "$COMMIT" | grep -c '^160000 ') || [ "$links" = 0 ]
@@ -35,28 +33,24 @@ esac
 printf '\0'
 "#;
 
-/// One submodule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Module {
-    /// Its path from the top of the workspace.
+    /// From the top of the workspace.
     pub path: String,
-    /// Its name in `.gitmodules`.
+    /// In `.gitmodules`.
     pub name: String,
-    /// The commit in the parent's gitlink.
     pub commit: String,
-    /// Its location.
     pub remote: Remote,
-    /// Its repository's folder, from the top of the workspace.
+    /// Folder of its repository, from the top of the workspace.
     pub directory: String,
-    /// The parent's repository folder.
+    /// The parent's `directory`.
     pub above: String,
     /// The local folder with its objects.
     pub source: PathBuf,
-    /// The number of submodules above it.
+    /// 1 directly below the top repository.
     depth: usize,
 }
 
-/// A repository whose gitlinks are read.
 struct Parent {
     remote: Remote,
     source: PathBuf,
@@ -67,7 +61,6 @@ struct Parent {
     depth: usize,
 }
 
-/// One gitlink with its settings in `.gitmodules`.
 #[derive(Debug, PartialEq, Eq)]
 struct Link {
     path: String,
@@ -76,7 +69,6 @@ struct Link {
     commit: String,
 }
 
-/// All submodules of a commit, fetched.
 pub(super) fn modules(errand: &GitJob<'_>, top: &Remote, source: &Path, commit: &str) -> Result<Vec<Module>> {
     let top = match top {
         Remote::Local(_) => Remote::Local(source.to_owned()),
@@ -119,7 +111,6 @@ fn links(errand: &GitJob<'_>, parent: &Parent) -> Result<Vec<Link>> {
     read(&listed)
 }
 
-/// Resolves a submodule's location, and fetches a remote one.
 fn place(errand: &GitJob<'_>, top: &Remote, parent: &Parent, link: Link) -> Result<Module> {
     let prefix = if parent.path.is_empty() { String::new() } else { format!("{}/", parent.path) };
     let path = format!("{prefix}{}", link.path);
@@ -146,7 +137,7 @@ fn place(errand: &GitJob<'_>, top: &Remote, parent: &Parent, link: Link) -> Resu
                 .hint(LEAVE));
         }
         (Remote::Far(far), _) => {
-            // Credentials go to the user's host only, whatever else is fetched.
+            // Credentials go to the user's host only.
             let own = matches!(top, Remote::Far(top) if is_own(&far, top));
             let mut options = GitOptions { filter: None, ..errand.options.clone() };
             if !own {
@@ -169,7 +160,7 @@ fn place(errand: &GitJob<'_>, top: &Remote, parent: &Parent, link: Link) -> Resu
     })
 }
 
-/// Adds a submodule to the list. Refuses too many, too deep a nesting, and a folder inside another's.
+/// Refuses too many, too deep a nesting, and a folder inside another's.
 fn add(found: &mut Vec<Module>, module: Module) -> Result<()> {
     let wrong = |why: String| {
         let step = format!("take the submodule `{}`", module.path);
@@ -195,7 +186,6 @@ fn add(found: &mut Vec<Module>, module: Module) -> Result<()> {
     Ok(())
 }
 
-/// Parses the output of [`LIST`].
 fn read(text: &str) -> Result<Vec<Link>> {
     if text.is_empty() {
         return Ok(Vec::new());
@@ -238,7 +228,7 @@ fn read(text: &str) -> Result<Vec<Link>> {
     Ok(all)
 }
 
-/// The settings of each submodule, by name. As with git, the last value of a key counts.
+/// The last value of a key counts, as with git.
 fn sections(settings: &str) -> BTreeMap<&str, BTreeMap<&str, &str>> {
     let mut all: BTreeMap<&str, BTreeMap<&str, &str>> = BTreeMap::new();
     for record in settings.split('\0') {
@@ -263,7 +253,7 @@ fn is_path(text: &str) -> bool {
         && text.split('/').all(is_part)
 }
 
-/// The list for the layout script: one submodule a line, fields separated by tabs, none empty.
+/// For the layout script: one submodule a line, fields separated by tabs, none empty.
 pub(super) fn table(modules: &[Module]) -> Result<String> {
     let mut lines = String::new();
     for (number, module) in modules.iter().enumerate() {

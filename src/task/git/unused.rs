@@ -8,12 +8,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// A checkout's name before its removal. A crash leaves only that name.
+/// Begins a checkout's name before its removal. A crash leaves only that name.
 const GONE: &str = ".gone-";
 
-/// Removes checkouts and mirrors unused for `older_than`, except the checkouts in `needed` (by name), which tasks
-/// resume from or compare with. Returns the removed names (with `dry_run`: the candidates) and their bytes; failures go
-/// to `errors`. Removes nothing while a task runs: when a running task uses which checkout is not recorded.
+/// Removes checkouts and mirrors unused for `older_than`, but not the checkouts in `needed`, which tasks resume from or
+/// compare with. Returns removed paths (with `dry_run`: candidates) and their bytes. Removes nothing while a task runs:
+/// when a running task uses which checkout is not recorded.
 pub(crate) fn remove_unused(
     store: &Store,
     needed: &BTreeSet<OsString>,
