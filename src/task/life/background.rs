@@ -8,7 +8,7 @@ use crate::task::definition::Definition;
 use crate::task::store::Store;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// The watcher of a task in the background: the log has everything.
+/// The log has everything.
 struct NoWatcher<'starter> {
     starter: &'starter mut Starter,
     open_input: bool,
@@ -34,8 +34,8 @@ impl Watcher for NoWatcher<'_> {
     }
 }
 
-/// Starts a task in the background and returns its id. The caller has one thread. With `open_input` attached clients
-/// write the command's input; otherwise it is /dev/null.
+/// Returns the task's id. The caller has one thread. With `open_input` attached clients write the command's input;
+/// otherwise it is /dev/null.
 pub fn run_detached(store: &Store, definition: &Definition, open_input: bool) -> Result<String> {
     crate::process::require_one_thread()?;
     let caller = definition.end_with.as_ref().map(AsFd::as_fd);

@@ -1,8 +1,7 @@
-//! A canary: a made-up secret for the command. The attempt fails if the canary appears in any output.
+//! A canary: a made-up secret for the command. The attempt fails if it appears in any output.
 //!
-//! It is the file `/run/secrets/CANARY` and the variable `CANARY`. The redactor finds it: the value, base64, hex and
-//! other encodings, in output, events, changed files, artifacts, the result, and names in the gateway's account. Not
-//! found: encrypted or compressed data, so also TLS and commits of git.
+//! The redactor finds the value, base64, hex and other encodings, in output, events, changed files, artifacts, the
+//! result, and names in the gateway's account. It misses encrypted or compressed data, so also TLS and commits of git.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;
@@ -15,11 +14,9 @@ use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Its name.
 pub(crate) const NAME: &str = "CANARY";
 
-/// A new canary, as a file and as a variable. Lower-case letters and digits only, so that it also fits into a host's
-/// name.
+/// Lower-case letters and digits only, so that it also fits into a host's name.
 pub(crate) fn secrets() -> Result<Vec<Secret>> {
     let mut random = [0_u8; 20];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
@@ -31,14 +28,12 @@ pub(crate) fn secrets() -> Result<Vec<Secret>> {
     Ok(vec![secret(Exposure::File)?, secret(Exposure::Environment)?])
 }
 
-/// The places of its appearance.
 pub(crate) struct Watch {
     redactor: Redactor,
     places: Vec<String>,
 }
 
 impl Watch {
-    /// Watches everything that passes this redactor.
     pub(crate) fn new(redactor: Redactor) -> Watch {
         Watch { redactor, places: Vec::new() }
     }
@@ -50,7 +45,7 @@ impl Watch {
         }
     }
 
-    /// Searches the copies of the changed files, their names and links.
+    /// Searches copies of changed files, their names and links.
     pub(crate) fn changes(&mut self, directory: &Path) -> Result<()> {
         let changes = Changes::load(&directory.join("changes.json"))?;
         let copies = Copies::open(directory)?;
@@ -62,7 +57,7 @@ impl Watch {
                     let failed = |cause| files::failed(cause, format!("look through `{}`", entry.path));
                     let file = copies.file(&entry.path).map_err(|errno| failed(errno.into()))?;
                     let status = file.metadata().map_err(failed)?;
-                    // The names of a hard link are one file: read it once.
+                    // The names of a hard link are one file.
                     if read.insert((status.dev(), status.ino())) {
                         self.redactor.finds_value(file).map_err(failed)?;
                     }
@@ -76,7 +71,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Searches the requested names and the quotes in refusals.
+    /// Searches requested names and quotes in refusals.
     pub(crate) fn egress(&mut self, ledger: Option<&Ledger>) {
         if let Some(ledger) = ledger {
             let rows = ledger.rows.iter().flat_map(|row| [&row.host, &row.rule]);
@@ -85,7 +80,6 @@ impl Watch {
         self.note_place("the network");
     }
 
-    /// The error of an attempt in which it appeared.
     pub(crate) fn verdict(self) -> Option<Error> {
         if self.places.is_empty() {
             return None;

@@ -1,11 +1,10 @@
-//! The redactor of a process that enters a task. It gets the values from the supervisor; both keep them in memory only.
+//! The redactor of a process that enters a task. The supervisor sends the values; both keep them in memory only.
 
 use crate::error::Result;
 use crate::sandbox::Client;
 use crate::task::redact::{Redactor, Stream};
 use std::path::{Path, PathBuf};
 
-/// Hides the secrets of one task in two streams.
 pub(crate) struct Hiding {
     redactor: Redactor,
     streams: [Stream; 2],
@@ -14,7 +13,7 @@ pub(crate) struct Hiding {
 }
 
 impl Hiding {
-    /// For a process of the task in this directory; `interactive` if a user types.
+    /// `interactive` if a user types.
     pub(crate) fn new(task: &Path, interactive: bool) -> Result<Hiding> {
         let streams = [Stream::new(interactive), Stream::new(interactive)];
         let mut hiding = Hiding { redactor: Redactor::new(), streams, task: task.to_owned(), known: Vec::new() };
@@ -32,7 +31,7 @@ impl Hiding {
         }
     }
 
-    /// The visible part of these bytes. A new value is added to the redactor before it is readable inside.
+    /// Returns the visible part. The redactor gets a new value before it is readable inside.
     pub(crate) fn pass(&mut self, error: bool, bytes: &[u8]) -> Vec<u8> {
         if !self.known.is_empty()
             && let Ok(values) = Client::connect(&self.task).and_then(|client| client.values())
@@ -44,12 +43,10 @@ impl Hiding {
         passed
     }
 
-    /// The visible part of a whole text.
     pub(crate) fn text(&self, text: &str) -> String {
         self.redactor.text(text)
     }
 
-    /// The held bytes at the end.
     pub(crate) fn finish(&mut self, error: bool) -> Vec<u8> {
         let mut passed = Vec::new();
         self.redactor.finish(&mut self.streams[usize::from(error)], &mut passed);

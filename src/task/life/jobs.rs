@@ -14,7 +14,6 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The logs of the running jobs.
 pub(super) struct JobLogs {
     directory: PathBuf,
     /// Bytes that all logs together may still take.
@@ -31,12 +30,11 @@ struct JobLog {
 }
 
 impl JobLogs {
-    /// For the task in `directory`; the logs of its jobs have at most `budget` bytes together.
     pub(super) fn new(directory: &Path, budget: u64) -> JobLogs {
         JobLogs { directory: directory.join(JOBS), budget, running: BTreeMap::new() }
     }
 
-    /// Writes a change. Returns the record of a job that has begun or ended.
+    /// Returns the record of a job that has begun or ended.
     pub(super) fn take(&mut self, number: u32, event: JobEvent<'_>, redactor: &Redactor) -> Result<Option<JobRecord>> {
         match event {
             JobEvent::Started { command, timeout, limits } => {
@@ -108,7 +106,7 @@ impl JobLog {
         Ok(JobLog { folder: folder.to_owned(), record, log, index: Index::open(folder, 0)?, streams })
     }
 
-    /// Adds output, within the budget. What is not written is counted.
+    /// Writes within the budget, and counts the rest.
     fn write(&mut self, stream: Stream, bytes: &[u8], budget: &mut u64) {
         let room = usize::try_from(*budget).unwrap_or(usize::MAX).min(bytes.len());
         let (kept, left_out) = bytes.split_at(room);

@@ -1,8 +1,7 @@
 //! A running task, and the requests that its supervisor serves.
 //!
-//! In: the store and an id. Out: a [`Live`] task to stop, signal, pause, measure, enter and copy from and to, and the
-//! wait for its end. Output of the task's command does not pass here. A process of [`Live::exec`] has separate streams,
-//! which its caller copies through the same escaping.
+//! Output of the task's command does not pass here. A process of [`Live::exec`] has separate streams, which its caller
+//! copies through the same escaping.
 
 use super::hiding::Hiding;
 use crate::error::{Error, Kind, Result, Step, wire};
@@ -20,7 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The status of a process that was killed at its time limit, as timeout(1) has it.
+/// The status at the time limit, as timeout(1) has it.
 const TIMED_OUT: u8 = 124;
 
 /// A running task.
@@ -35,39 +34,39 @@ pub struct Live {
 /// A process to start in a running task.
 #[derive(Clone, Debug, Default)]
 pub struct Execution {
-    /// The program and its arguments.
+    /// Program and arguments.
     pub command: Vec<OsString>,
     /// Variables in addition to those of the task's command.
     pub environment: Vec<(OsString, OsString)>,
-    /// Its working directory. Default: `/workspace`.
+    /// Default: `/workspace`.
     pub directory: Option<PathBuf>,
-    /// Rows and columns of its terminal, if any.
+    /// Rows and columns, if it has a terminal.
     pub terminal: Option<(u16, u16)>,
     /// `USER[:GROUP]`, by the sandbox's own account files or in numbers. Default: the user of the task's command.
     pub user: Option<String>,
-    /// How long it may run; then its process tree is killed.
+    /// At this limit its process tree is killed.
     pub timeout: Option<Duration>,
-    /// Its limits below those of the task, if it is a job.
+    /// Limits of a job, below those of the task.
     pub limits: JobLimits,
 }
 
-/// A process started in a running task. Its drop ends the process.
+/// A process in a running task. Its drop ends the process.
 #[derive(Debug)]
 pub struct Executed {
     pub(crate) client: Client,
-    /// Its input; `None` with a terminal.
+    /// Standard input; `None` with a terminal.
     pub input: Option<OwnedFd>,
-    /// Its output; `None` with a terminal.
+    /// Standard output; `None` with a terminal.
     pub output: Option<OwnedFd>,
-    /// Its standard error; `None` with a terminal.
+    /// Standard error; `None` with a terminal.
     pub error: Option<OwnedFd>,
-    /// The master of its terminal.
+    /// The master of the terminal.
     pub terminal: Option<OwnedFd>,
-    /// Hides secrets in its output, unless raw output is requested.
+    /// `None` if raw output is requested.
     pub(crate) hiding: Option<Hiding>,
 }
 
-/// Bytes of a list of entries: the sandbox decides how many there are.
+/// Bytes: the sandbox decides how many entries there are.
 const LARGEST_LIST: u64 = 64 << 20;
 
 /// The longest time between the lock of a task and its socket.
@@ -88,7 +87,6 @@ impl Store {
             }
         }
         let directory = self.task(id);
-        // A task is known a moment before its socket is there.
         let end = Instant::now() + A_MOMENT;
         let client = loop {
             match Client::connect(&directory) {
@@ -101,7 +99,7 @@ impl Store {
         Ok(Live { client, directory, id: id.to_owned(), store: self.clone() })
     }
 
-    /// Waits for the end of a task and returns its receipt; `None` after the time limit.
+    /// Waits for the end and returns the receipt; `None` after the time limit.
     pub fn wait(&self, id: &str, limit: Option<Duration>) -> Result<Option<Receipt>> {
         const LOOK: Duration = Duration::from_millis(5);
         let end = limit.map(|limit| Instant::now() + limit);
@@ -119,7 +117,7 @@ impl Store {
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(None);
             }
-            // Its socket closes shortly before the receipt is written.
+            // The socket closes shortly before the receipt is written.
             match Client::connect(&self.task(id)) {
                 Ok(client) => wait_for_end(&client, left),
                 Err(_) => std::thread::sleep(LOOK),
@@ -143,12 +141,12 @@ impl Live {
         self.client.stop(grace, None).doing(|| format!("stop the task `{}`", self.id))
     }
 
-    /// Refuses new processes, lets running ones end, and then stops the task; after `limit` at the latest.
+    /// Refuses new processes, lets running ones end until `limit`, and then stops the task.
     pub fn drain(&self, limit: Duration, grace: Option<Duration>) -> Result<()> {
         self.client.stop(grace, Some(limit)).doing(|| format!("drain the task `{}`", self.id))
     }
 
-    /// Sends a signal to the command; 9 ends the whole sandbox.
+    /// Signals the command; 9 ends the whole sandbox.
     pub fn kill(&self, signal: i32) -> Result<()> {
         self.client.kill(signal).doing(|| format!("signal the task `{}`", self.id))
     }
@@ -163,8 +161,8 @@ impl Live {
         self.client.unpause().doing(|| format!("let the task `{}` go on", self.id))
     }
 
-    /// Allows what an egress rule covers from now on; `false` refuses it and closes open connections. A new port needs
-    /// a spare socket; without one, the receipt reports it.
+    /// Allows or refuses what an egress rule covers from now on; a refusal closes open connections. A new port needs a
+    /// spare socket; without one, the receipt reports it.
     pub fn reach(&self, rule: &Rule, allow: bool) -> Result<()> {
         if allow {
             crate::task::definition::hosted::check_live_rule(rule)?;
@@ -172,43 +170,41 @@ impl Live {
         self.client.reach(rule, allow).doing(|| format!("change the rules of the task `{}`", self.id))
     }
 
-    /// Copies its files at this moment, under `name` or the first free number: a state to fork from, or to return to.
+    /// Copies the files at this moment, under `name` or the first free number, to fork from or return to.
     pub fn checkpoint(&self, name: Option<&str>) -> Result<Checkpoint> {
         self.client.checkpoint(name.map(str::to_owned)).doing(|| format!("make a checkpoint of the task `{}`", self.id))
     }
 
-    /// Its current usage.
+    /// Current usage.
     pub fn stats(&self) -> Result<Sample> {
         self.client.stats().doing(|| format!("measure the task `{}`", self.id))
     }
 
-    /// The host's ids of its processes.
+    /// Ids on the host.
     pub fn process_ids(&self) -> Result<Vec<i32>> {
         self.client.processes().doing(|| format!("list the processes of `{}`", self.id))
     }
 
-    /// The environment of its command.
+    /// Variables of the command.
     pub fn environment(&self) -> Result<Vec<(OsString, OsString)>> {
         self.client.environment()
     }
 
-    /// Whether its command has a terminal.
+    /// Whether the command has a terminal.
     pub fn has_terminal(&self) -> Result<bool> {
         self.client.attach().map(|(terminal, _)| terminal)
     }
 
-    /// Hides the task's secrets in its files.
     pub(crate) fn hiding(&self) -> Result<Hiding> {
         Hiding::new(&self.directory, false)
     }
 
-    /// The connection, for attached clients.
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Starts a process in the sandbox, and returns when its program runs. It has the task's user, filter, rules and
-    /// limits, and ends with the sandbox at the latest.
+    /// Starts a process, and returns when its program runs. It has the task's user, filter, rules and limits, and ends
+    /// with the sandbox at the latest.
     pub fn exec(&self, execution: Execution) -> Result<Executed> {
         self.begin(execution, false)
     }
@@ -249,7 +245,7 @@ impl Live {
         self.start(exec, limits).doing(step).hint(|| "name a program and a folder that the sandbox has")
     }
 
-    /// Finds a user in the sandbox's own account files. The supervisor checks the numbers.
+    /// Finds it in the sandbox's own account files. The supervisor checks the numbers.
     fn find_user(&self, text: &str) -> Result<User> {
         let read = |path: &str| {
             let mut bytes = Vec::new();
@@ -267,7 +263,7 @@ impl Live {
         self.client.stop_job(number, grace).doing(|| format!("stop the job `{job}` of the task `{}`", self.id))
     }
 
-    /// Sends a signal to a job; 9 kills its process tree.
+    /// Signals a job; 9 kills its process tree.
     pub fn kill_job(&self, job: &str, signal: i32) -> Result<()> {
         let number = self.store.job_number(&self.id, job)?;
         self.client.kill_job(number, signal).doing(|| format!("signal the job `{job}` of the task `{}`", self.id))
@@ -298,7 +294,6 @@ impl Live {
         }
     }
 
-    /// Starts the process that works on files in the sandbox.
     fn errand(&self, errand: &FileRequest) -> Result<Executed> {
         let exec = Exec { errand: true, ..Exec::default() };
         let started = self.start(exec, JobLimits::default())?;
@@ -310,20 +305,20 @@ impl Live {
         Ok(started)
     }
 
-    /// Reads a file in the sandbox into `sink`. The path is resolved inside.
+    /// Resolves the path inside.
     pub fn read_file(&self, path: &Path, sink: &mut dyn Write) -> Result<u64> {
         let mut started = self.errand(&FileRequest::Read(path.to_owned()))?;
         started
             .receive(|output| std::io::copy(output, sink).map_err(|cause| files::failed(cause, "write a copy".into())))
     }
 
-    /// Writes a file in the sandbox, as its user; `mode` applies to a new one.
+    /// Writes as the sandbox's user; `mode` applies to a new file.
     pub fn write_file(&self, path: &Path, mode: u32, source: &mut dyn Read) -> Result<()> {
         let mut started = self.errand(&FileRequest::Write { path: path.to_owned(), mode })?;
         started.write_input(|input| std::io::copy(source, input).map(|_| ()))
     }
 
-    /// The entries of a folder in the sandbox.
+    /// Entries of a folder in the sandbox.
     pub fn list(&self, path: &Path) -> Result<Vec<FileEntry>> {
         let mut started = self.errand(&FileRequest::List(path.to_owned()))?;
         let mut bytes = Vec::new();
@@ -331,7 +326,7 @@ impl Live {
         serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
     }
 
-    /// The status of a path in the sandbox, with links followed inside; its `name` is empty.
+    /// The status of a path in the sandbox, with links followed inside. The `name` is empty.
     pub fn look(&self, path: &Path) -> Result<FileEntry> {
         let mut started = self.errand(&FileRequest::Look(path.to_owned()))?;
         let mut bytes = Vec::new();
@@ -339,8 +334,8 @@ impl Live {
         serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
     }
 
-    /// Writes a tree of the sandbox as a tar stream, under the name `name`, without what the patterns of gitignore(5)
-    /// in `exclude` match.
+    /// Writes a tree of the sandbox as a tar stream, under the name `name`, without what `exclude` matches
+    /// (gitignore(5)).
     pub fn pack(&self, path: &Path, name: &Path, exclude: &[String], sink: &mut dyn Write) -> Result<()> {
         let mut started = self.errand(&self.pack_request(path, name, exclude)?)?;
         let copy = |output: &mut File| {
@@ -354,8 +349,8 @@ impl Live {
         Ok(FileRequest::Pack(path.to_owned(), name.to_owned(), exclude.to_vec()))
     }
 
-    /// Copies a tree of the sandbox into a folder of the host as `name`: files, folders and links, all inside that
-    /// folder. Leaves out what `exclude` matches.
+    /// Copies a tree of the sandbox into a host folder as `name`: files, folders and links, all inside that folder.
+    /// Leaves out what `exclude` matches.
     pub fn copy_out(&self, path: &Path, target: &Path, name: &Path, exclude: &[String]) -> Result<()> {
         let limits = self.store.record(&self.id)?.limits;
         let bounds = ArchiveBounds { bytes: limits.disk_bytes(), names: limits.inodes };
@@ -369,7 +364,7 @@ impl Live {
         })
     }
 
-    /// Copies a tree of the host into a folder of the sandbox as `name`. Leaves out what `exclude` matches.
+    /// Copies a tree of the host into a folder of the sandbox as `name`, without what `exclude` matches.
     pub fn copy_in(&self, path: &Path, target: &Path, name: &Path, exclude: &[String]) -> Result<()> {
         let exclude = Patterns::of_flag("--exclude", exclude)?;
         let mut started = self.errand(&FileRequest::Unpack(target.to_owned(), name.to_owned()))?;
@@ -390,13 +385,13 @@ impl Live {
 }
 
 impl Executed {
-    /// Hides the task's secrets, and shapes of tokens, in the output of [`Executed::serve`].
+    /// Hides secrets and shapes of tokens in the output of [`Executed::serve`].
     pub fn hide_secrets(mut self, live: &Live) -> Result<Executed> {
         self.hiding = Some(Hiding::new(&live.directory, self.terminal.is_some())?);
         Ok(self)
     }
 
-    /// Waits for its end and returns its status, 124 at its time limit. Closes open input first.
+    /// Closes open input and returns the status at the end: 124 at the time limit.
     pub fn wait(&mut self) -> Result<u8> {
         self.input = None;
         loop {
@@ -414,8 +409,8 @@ impl Executed {
         self.client.kill_later(signal)
     }
 
-    /// Takes the file process's output. Its own error comes first, since a local error follows from it. A process
-    /// without an error message ended because this side stopped.
+    /// The file process's own error comes first: a local error follows from it. Without an error message, the process
+    /// ended because this side stopped.
     fn receive<T>(&mut self, take: impl FnOnce(&mut File) -> Result<T>) -> Result<T> {
         self.input = None;
         let taken = match self.output.take() {
@@ -453,7 +448,6 @@ impl Executed {
     }
 }
 
-/// The error of a task that ended meanwhile.
 pub(crate) fn over() -> Error {
     Error::new(Kind::State, "the task ended meanwhile").hint("see `brig task show ID`")
 }

@@ -17,47 +17,41 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long the last bytes wait for a slow watcher.
+/// The last bytes wait so long for a slow watcher.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The writer of the record and the watcher, as one sink.
 pub(crate) struct Log<'run> {
     pub(crate) writer: Writer,
     watcher: &'run mut dyn Watcher,
     progress: Lines,
-    /// Finds progress in the output of a command with stream-json.
+    /// For a command with stream-json.
     output: Option<Lines>,
     redactor: Redactor,
     streams: [Redacted; 2],
-    /// The redactor's output; kept for the next call.
+    /// Kept for the next call.
     passed: Vec<u8>,
     held: &'run mut TaskSecrets,
-    /// The workspace's files at the start. Its steps begin when the command runs.
+    /// Snapshot of the workspace at the start. Its steps begin when the command runs.
     pub(crate) snapshot: Option<SnapshotInSteps>,
     is_running: bool,
     jobs: JobLogs,
     manager: Option<ServiceManager>,
-    /// Where the health of the sandbox is written, if it has a check.
+    /// The file, if there is a health check.
     health: Option<PathBuf>,
 }
 
-/// How the log treats the command's streams.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogOptions {
-    /// Whether its output is stream-json.
     pub stream_json: bool,
-    /// Whether a user types at its terminal.
     pub interactive: bool,
-    /// Whether it is a service, if it is in the foreground.
+    /// Counts in the foreground.
     pub is_service: bool,
-    /// Whether it has a health check.
     pub has_health: bool,
-    /// Bytes that the logs of its jobs may have together.
+    /// Bytes of all job logs together.
     pub job_bytes: u64,
 }
 
 impl<'run> Log<'run> {
-    /// A log in which these secrets are hidden.
     pub(crate) fn create(
         directory: &Path,
         id: &str,
@@ -136,7 +130,7 @@ impl<'run> Log<'run> {
         }
     }
 
-    /// Waits briefly for a watcher that has not taken everything at the end. The log has it all.
+    /// Waits briefly for a watcher that is behind. The log has it all.
     fn pass_rest(&mut self, stream: Stream) {
         let error = stream == Stream::Error;
         let until = Instant::now() + PATIENCE;
@@ -149,7 +143,6 @@ impl<'run> Log<'run> {
         }
     }
 
-    /// Passes on the redactor's output.
     fn write(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -219,7 +212,7 @@ impl Sink for Log<'_> {
 }
 
 impl Store {
-    /// The health of a running task with a health check.
+    /// `None` unless the task runs and has a health check.
     pub fn health(&self, id: &str) -> Result<Option<Health>> {
         if self.status(id)? != Status::Running {
             return Ok(None);
@@ -231,7 +224,7 @@ impl Store {
     }
 }
 
-/// Writes the last event. It is the only one of a task that never had a sandbox.
+/// The only event of a task that never had a sandbox.
 pub(crate) fn write_end(writer: Option<Writer>, directory: &Path, receipt: &Receipt) -> Result<()> {
     let mut writer = writer.map_or_else(|| Writer::create(directory, &receipt.id), Ok)?;
     writer.finish()?;

@@ -1,4 +1,4 @@
-//! The error for a command that is missing in its sandbox but exists on the host: its path, and how to show it.
+//! Advice for a command that is missing in its sandbox but exists on the host.
 
 use crate::error::{Error, Kind};
 use crate::spec::process::places;
@@ -7,7 +7,7 @@ use rustix::fs::{Access, AtFlags, CWD};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Adds advice to an attempt's error if its command is on the host. Not in hosted mode: a caller could test any path.
+/// Not in hosted mode: a caller could test any path.
 pub(crate) fn explain(error: Error, definition: &Definition) -> Error {
     let program = definition.sandbox.command.first().filter(|_| error.kind() == Kind::CommandNotFound);
     let path = std::env::var_os("PATH");
@@ -20,7 +20,6 @@ pub(crate) fn explain(error: Error, definition: &Definition) -> Error {
     }
 }
 
-/// The program's path for the caller.
 fn on_host(program: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     let is_program = |place: &PathBuf| {
         let may = rustix::fs::accessat(CWD, place, Access::EXEC_OK, AtFlags::empty()); // as the real user

@@ -1,8 +1,8 @@
-//! Messages to the service manager that runs the supervisor (sd_notify(3)): ready, stopping, alive.
+//! Messages to the service manager that runs the supervisor (sd_notify(3)).
 //!
-//! A sandbox in the foreground sends them if it is a service: one without a command, one with a health check, a worker.
-//! With a health check it is ready when that first passes, and alive while it passes. The socket is the host's, and no
-//! process of the sandbox gets it.
+//! A service in the foreground sends them: a sandbox without a command, one with a health check, or a worker. With a
+//! health check it is ready when that first passes, and alive while it passes. The socket is the host's: no process of
+//! the sandbox gets it.
 
 use rustix::process::getpid;
 use std::ffi::OsString;
@@ -11,12 +11,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
-/// The service manager of this process.
 #[derive(Debug)]
 pub(super) struct ServiceManager {
     socket: UnixDatagram,
     address: SocketAddr,
-    /// The interval of the signs of life, and the time of the next one.
+    /// Interval and next time of the signs of life.
     watchdog: Option<(Duration, Instant)>,
     is_ready: bool,
     /// Whether the health check passes; without one, whether the sandbox runs.
@@ -24,7 +23,6 @@ pub(super) struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// The one that this process's environment names.
     pub(super) fn of_environment() -> Option<ServiceManager> {
         let address = address(&std::env::var_os("NOTIFY_SOCKET")?)?;
         let socket = UnixDatagram::unbound().ok()?;
@@ -35,7 +33,7 @@ impl ServiceManager {
         Some(ServiceManager { socket, address, watchdog, is_ready: false, is_passing: false })
     }
 
-    /// The sandbox runs and its health check, if it has one, passes or not. Ready when that is so first.
+    /// The first time that it passes, the sandbox is ready.
     pub(super) fn set_passing(&mut self, is_passing: bool) {
         self.is_passing = is_passing;
         if is_passing && !std::mem::replace(&mut self.is_ready, true) {
@@ -43,12 +41,11 @@ impl ServiceManager {
         }
     }
 
-    /// The sandbox was asked to end.
     pub(super) fn stopping(&self) {
         self.send("STOPPING=1");
     }
 
-    /// The supervisor works; called often. A sandbox that is not healthy shows no sign of life.
+    /// Called often. An unhealthy sandbox shows no sign of life.
     pub(super) fn tick(&mut self) {
         let Some((interval, next)) = self.watchdog else { return };
         if self.is_passing && Instant::now() >= next {
@@ -63,7 +60,7 @@ impl ServiceManager {
     }
 }
 
-/// An absolute path, or the name of an abstract socket after `@`.
+/// An absolute path, or `@` and the name of an abstract socket.
 fn address(word: &OsString) -> Option<SocketAddr> {
     match word.as_bytes().split_first()? {
         (b'@', name) => SocketAddr::from_abstract_name(name).ok(),

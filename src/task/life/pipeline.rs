@@ -1,17 +1,17 @@
 //! One attempt, from a definition to its receipt.
 //!
-//! | phase | makes | undone by | event |
-//! |---|---|---|---|
-//! | check (`request`) | nothing | | |
-//! | begin | the task's lock and its name; where a phase takes long, its directory | drop, or the next command | `state`: preparing |
-//! | `queue` | a ticket | drop of the turn | |
-//! | `prepare` | a checkout, the note of a kept disk, mounts of volumes | discard of the disk | `progress` |
-//! | `run` | the sandbox; with it the directory, if it is new | the supervision of the sandbox | `state`, `usage`, `egress`, `limit` |
-//! | `collect` (part of `run`) | changes, the result, artifacts | kept for the user | |
-//! | `fill` | a volume's new files | kept for the user | |
-//! | `bases` | copies of files that the user edited meanwhile | kept for the user | |
-//! | `hand_back` | a bundle, a pushed branch | kept for the user | |
-//! | finish | the receipt | | `ended` |
+//! | phase | makes | undone by |
+//! |---|---|---|
+//! | check (`request`) | nothing | |
+//! | begin | the task's lock and its name; where a phase takes long, its directory | drop, or the next command |
+//! | `queue` | a ticket | drop of the turn |
+//! | `prepare` | a checkout, the note of a kept disk, mounts of volumes | discard of the disk |
+//! | `run` | the sandbox; with it the directory, if it is new | the supervision of the sandbox |
+//! | `collect` (part of `run`) | changes, the result, artifacts | kept for the user |
+//! | `fill` | a volume's new files | kept for the user |
+//! | `bases` | copies of files that the user edited meanwhile | kept for the user |
+//! | `hand_back` | a bundle, a pushed branch | kept for the user |
+//! | finish | the receipt | |
 //!
 //! Each timed phase is a row of [`PHASES`] and of the receipt's steps. The undo of every phase that began runs, in
 //! reverse order. The receipt is written whatever failed: without one, the next command reaps the task.
@@ -43,11 +43,10 @@ use request::Request;
 use std::cell::RefCell;
 use std::time::Instant;
 
-/// Runs a task and returns its receipt, which is in the store as well. An error means that the request itself is wrong,
-/// and that nothing was made.
+/// The store has the receipt as well. An error means that the request itself is wrong, and that nothing was made.
 pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) -> Result<Receipt> {
     crate::process::require_one_thread()?;
-    // The first descriptor that is opened: a shell can write to its number.
+    // The first descriptor: a shell can write to its number.
     let progress = Progress::open()?;
     let mut request = Request::check(store, definition)?;
     let mut held = TaskSecrets::read(&request.secrets)?;
@@ -60,7 +59,6 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     let mut record = request.record(&id, &held);
     record.name = replacement::claim(store, &request.definition.naming, &id)?;
     let mut attempt = Attempt::new(&request, &record, &mut held, progress);
-    // Without a receipt the next command reaps the task.
     if request.definition.waits_before_its_sandbox()
         && let Err(error) = attempt.announce(watcher)
     {
@@ -71,19 +69,14 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     attempt.finish(report, alive, watcher)
 }
 
-/// One timed phase of an attempt.
 struct Phase {
-    /// Its name among the receipt's steps.
     name: &'static str,
-    /// Whether this attempt has the phase.
     applies: fn(&Attempt<'_>) -> bool,
-    /// Does the work. An error is the report of an attempt that ends here.
+    /// An error is the report of an attempt that ends here.
     work: fn(&mut Attempt<'_>, &mut dyn Watcher) -> Result<(), Box<Report>>,
-    /// Takes back what the work made.
     undo: fn(&mut Attempt<'_>, &Report) -> Result<()>,
 }
 
-/// The phases in their order.
 const PHASES: [Phase; 6] = [
     Phase {
         name: "queue",
@@ -123,32 +116,27 @@ const PHASES: [Phase; 6] = [
     },
 ];
 
-/// An attempt on its way.
 struct Attempt<'run> {
     request: &'run Request<'run>,
     record: &'run Record,
     held: &'run mut TaskSecrets,
-    /// What the receipt takes from the attempt.
     course: AttemptRecord,
-    /// How many rows of [`PHASES`] began.
+    /// Rows of [`PHASES`].
     begun: usize,
-    /// The socket by which a user ends the task, from its announcement on.
+    /// A user ends the task by this socket, once it is announced.
     control: RefCell<Option<Control>>,
     turn: Option<Turn>,
     workspace: Workspace,
     progress: Option<Progress>,
-    /// The volumes, until the sandbox has them.
+    /// Until the sandbox has them.
     volumes: TaskVolumes,
-    /// The report of the sandbox, once that ended.
     report: Option<Report>,
-    /// The writer of events, once the sandbox ended.
     writer: Option<Writer>,
     base: Option<Base>,
-    /// What the files of a folder were at the start.
+    /// Files of a folder at the start.
     snapshot: Option<SnapshotInSteps>,
-    /// What the couriers reached.
     couriers: RefCell<Option<Ledger>>,
-    /// What the couriers may still use, and whether a signal ended one.
+    /// Also notes whether a signal ended a courier.
     budget: Budget,
 }
 
@@ -181,8 +169,8 @@ impl<'run> Attempt<'run> {
 
     /// Makes the task known: its record, its socket, its first event. Runs once.
     ///
-    /// A task that waits for nothing is announced while init builds the sandbox, which takes longer than this. A
-    /// supervisor that is killed before leaves a lock and cgroups of this id, which are reaped.
+    /// A task that waits for nothing is announced while init builds the sandbox, which takes longer. A supervisor that
+    /// is killed before leaves a lock and cgroups of this id, which are reaped.
     fn announce(&mut self, watcher: &mut dyn Watcher) -> Result<()> {
         if self.control.get_mut().is_some() {
             return Ok(());
@@ -223,7 +211,7 @@ impl<'run> Attempt<'run> {
         }
     }
 
-    /// Undoes the phases, and writes the last event and the receipt.
+    /// Also writes the last event and the receipt.
     fn finish(mut self, report: Report, alive: Alive, watcher: &mut dyn Watcher) -> Result<Receipt> {
         let (request, id) = (self.request, self.id());
         let directory = request.store.task(id);
@@ -244,7 +232,7 @@ impl<'run> Attempt<'run> {
         let receipt = Receipt::new(self.record, report, self.course, self.held);
         let ended = write_end(self.writer, &directory, &receipt);
         drop(self.control);
-        // Written also if the last event was not: a task without a receipt counts as lost.
+        // Also without the last event: a task without a receipt counts as lost.
         let written = json::write(&directory.join("receipt.json"), &receipt);
         if let Err(error) = written {
             alive.leave(); // the next command writes one
@@ -270,7 +258,7 @@ impl<'run> Attempt<'run> {
     }
 }
 
-/// The end of an attempt without a command that ran.
+/// The command did not run.
 fn stopped(outcome: Outcome, error: Error) -> Box<Report> {
     Box::new(Report::without_command(outcome, error))
 }

@@ -7,11 +7,11 @@ use serde::Serialize;
 /// One process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TaskProcess {
-    /// Its id on the host.
+    /// Id on the host.
     pub pid: i32,
-    /// Its id inside.
+    /// Id in the sandbox.
     pub inside: Option<i32>,
-    /// The letter of its state (proc_pid_stat(5)).
+    /// State letter (proc_pid_stat(5)).
     pub state: String,
     /// Seconds of processor time.
     pub cpu_seconds: f64,
@@ -19,12 +19,12 @@ pub struct TaskProcess {
     pub memory_bytes: u64,
     /// Threads.
     pub threads: u64,
-    /// Its command line, or its name in brackets.
+    /// The command line, or the name in brackets.
     pub command: String,
 }
 
 impl Live {
-    /// Its processes. One that ends meanwhile is left out.
+    /// Leaves out a process that ends meanwhile.
     pub fn processes(&self) -> Result<Vec<TaskProcess>> {
         let mut found: Vec<_> = self.process_ids()?.into_iter().filter_map(read_process).collect();
         found.sort_by_key(|process| process.inside);
@@ -40,8 +40,7 @@ fn read_process(pid: i32) -> Option<TaskProcess> {
     parse(pid, &stat, &status, &line)
 }
 
-/// Parses `stat`, `status` and `cmdline` of proc_pid(5). A name may contain anything: fields are counted from its last
-/// bracket.
+/// A name may contain anything: fields of proc_pid_stat(5) are counted from its last bracket.
 fn parse(pid: i32, stat: &str, status: &str, line: &[u8]) -> Option<TaskProcess> {
     const TICKS: f64 = 100.0; // USER_HZ, always 100 on Linux
     let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;

@@ -1,7 +1,6 @@
-//! Copies between a caller's streams and a running task: one thread, one poll(2), until the other side has ended.
+//! Copies between a caller's streams and a running task, with one thread and one poll(2).
 //!
-//! Output goes to the caller's function, which makes it safe for a terminal. Input is read only when the other side
-//! takes it.
+//! The caller's function makes output safe for a terminal. Input is read only when the other side takes it.
 
 use super::hiding::Hiding;
 use super::live::{Executed, Live, over};
@@ -13,20 +12,20 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How long output of an ended process may still come: its child may hold the pipes for ever.
+/// For output of an ended process: its child may hold the pipes for ever.
 const DRAIN: Duration = Duration::from_secs(2);
 /// The least time between two reports of output to the supervisor, which counts idle time.
 const REPORT: Duration = Duration::from_millis(100);
 /// Bytes of one read: a pipe that poll(2) calls writable takes them without blocking (PIPE_BUF).
 const CHUNK: usize = 4096;
-/// Ctrl-P, Ctrl-Q: detaches from a terminal without ending the process.
+/// Ctrl-P, Ctrl-Q: detach from a terminal without ending the process.
 const LEAVE: [u8; 2] = [0x10, 0x11];
 
 /// The caller's side.
 pub trait Console {
-    /// Receives output; `error` is true for standard error.
+    /// `error` is true for standard error.
     fn output(&mut self, error: bool, bytes: &[u8]);
-    /// The source of input; `None` at its end or without one.
+    /// `None` at the end of input or without one.
     fn input(&self) -> Option<BorrowedFd<'_>>;
     /// Input has ended.
     fn input_ended(&mut self);
@@ -45,17 +44,17 @@ pub enum Left {
     Detached,
 }
 
-/// How a process that entered a task ended.
+/// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecEnd {
     /// With this status.
     Exited(u8),
-    /// Its process tree was killed at its time limit.
+    /// The time limit killed its process tree.
     TimedOut,
 }
 
 impl Executed {
-    /// Serves the process until it has ended.
+    /// Returns when the process has ended.
     pub fn serve(mut self, console: &mut dyn Console) -> Result<ExecEnd> {
         let mut ended: Option<(ExecEnd, Instant)> = None;
         let mut reported: Option<Instant> = None;
@@ -102,7 +101,7 @@ impl Executed {
         }
     }
 
-    /// Which of these are ready: signals, the client, output, error, input.
+    /// In this order: signals, the client, output, error, input.
     fn wait_for_any(&self, console: &dyn Console, has_ended: bool) -> Result<[bool; 5]> {
         let output = self.terminal.as_ref().or(self.output.as_ref()).map(|end| (end.as_fd(), PollFlags::IN));
         let takes = self.terminal.as_ref().or(self.input.as_ref());
@@ -144,8 +143,7 @@ impl Executed {
 }
 
 impl Live {
-    /// Shows the task's output and passes input on, until the task ends or the caller detaches (on a terminal with
-    /// Ctrl-P Ctrl-Q).
+    /// Shows output and passes input on, until the task ends or the caller detaches (on a terminal with Ctrl-P Ctrl-Q).
     pub fn attach(&self, mut output: Follower, console: &mut dyn Console) -> Result<Left> {
         let (is_terminal, takes_input) = self.client().attach()?;
         let mut buffer = vec![0_u8; 64 << 10];
@@ -198,15 +196,15 @@ impl Live {
     }
 }
 
-/// Finds the keys that detach.
+/// Finds [`LEAVE`].
 #[derive(Debug, Default)]
 struct Keys {
-    /// Whether the last key was the first of them.
+    /// The last key was the first of [`LEAVE`].
     begun: bool,
 }
 
 impl Keys {
-    /// The bytes to pass on; `None` to detach. The first key is held back until the next one decides.
+    /// `None` to detach. The first key is held back until the next one decides.
     fn passed(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let mut passed = Vec::with_capacity(bytes.len() + 1);
         for &byte in bytes {
@@ -226,7 +224,6 @@ impl Keys {
     }
 }
 
-/// Waits for these descriptors, and returns which are ready.
 fn ready(all: [Option<(BorrowedFd<'_>, PollFlags)>; 5], limit: Option<Duration>) -> Result<[bool; 5]> {
     let mut waits: Vec<_> = all.iter().flatten().map(|(end, flags)| PollFd::from_borrowed_fd(*end, *flags)).collect();
     let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
@@ -259,7 +256,6 @@ fn copy_output(
     Ok(())
 }
 
-/// Reads input; empty at its end.
 fn read_input<'buffer>(console: &dyn Console, buffer: &'buffer mut [u8]) -> Result<&'buffer [u8]> {
     let Some(input) = console.input() else { return Ok(&[]) };
     loop {

@@ -1,8 +1,8 @@
 //! Turns: bounds the concurrent tasks of a store, first come first served, without a daemon.
 //!
-//! Each waiting task has a numbered ticket, a file that it keeps locked. Its turn comes when fewer than `most` locked
-//! tickets have a lower number. A lock ends with its holder, so a crash gives the turn to the next. Waiting tasks watch
-//! the directory, and also check at intervals, since a crash changes nothing there.
+//! Each waiting task keeps its ticket, a numbered file, locked. Its turn comes when fewer than `most` locked tickets
+//! have a lower number. A lock ends with its holder, so a crash gives the turn to the next. A crash changes nothing in
+//! the watched directory, so waiting tasks also check at intervals.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Attempt, Durability, Lock};
@@ -14,12 +14,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Interval between checks for tickets of dead holders.
+/// Between checks for tickets of dead holders.
 const LOOK: Duration = Duration::from_millis(100);
-/// Memory that must be available for one more task, unless its own limit is lower.
+/// Bytes that must be available for one more task, unless its own limit is lower.
 const MEMORY: u64 = 256 << 20;
 
-/// A turn, held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Turn {
     path: PathBuf,
@@ -33,23 +32,18 @@ impl Drop for Turn {
     }
 }
 
-/// How the wait ended.
 #[derive(Debug)]
 pub(crate) enum Waited {
-    /// The turn.
     Turn(Turn),
-    /// A user has ended the task before its turn.
+    /// A user ended the task before its turn.
     Cancelled,
 }
 
-/// A request for a turn.
 pub(crate) struct TurnRequest<'task> {
     pub id: &'task str,
-    /// The most concurrent tasks.
+    /// Concurrent tasks.
     pub most: u32,
-    /// The longest wait.
     pub patience: Option<Duration>,
-    /// The task's own limit of memory.
     pub memory: u64,
 }
 
@@ -93,7 +87,7 @@ fn watch(directory: &Path) -> Result<OwnedFd> {
     Ok(changes)
 }
 
-/// Takes the next number, under a lock: a lower number is always the earlier one.
+/// Under a lock: a lower number is always the earlier one.
 fn take_ticket(directory: &Path, id: &str) -> Result<(u64, Turn)> {
     let _drawing = Lock::wait(&directory.join(".lock"))?;
     let counter = directory.join(".next");
@@ -106,7 +100,6 @@ fn take_ticket(directory: &Path, id: &str) -> Result<(u64, Turn)> {
     Ok((number, Turn { path, _lock: lock }))
 }
 
-/// All tickets in order.
 fn tickets(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let step = || format!("list `{}`", directory.display());
     let entries = std::fs::read_dir(directory).failing(Kind::Store, step)?;
@@ -121,13 +114,12 @@ fn tickets(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
-/// Why it is not yet this task's turn; `None` if it is.
 fn why_not_yet(directory: &Path, number: u64, request: &TurnRequest<'_>) -> Result<Option<String>> {
     let mut before = 0;
     for (_, path) in tickets(directory)?.into_iter().filter(|(other, _)| *other < number) {
         match Lock::attempt(&path)? {
             Attempt::Held => before += 1,
-            // Its holder died. Remove it under the lock just taken.
+            // Remove a dead holder's ticket under the lock just taken.
             Attempt::Taken(_lock) => drop(std::fs::remove_file(&path)),
             Attempt::Missing => {}
         }
@@ -138,7 +130,7 @@ fn why_not_yet(directory: &Path, number: u64, request: &TurnRequest<'_>) -> Resu
     Ok(no_memory(request.memory, before > 0))
 }
 
-/// Whether there is too little memory for one more task. Alone it may try: no other task will free any.
+/// Alone a task may try: no other task will free any.
 fn no_memory(limit: u64, others: bool) -> Option<String> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let available = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

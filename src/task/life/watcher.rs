@@ -1,4 +1,4 @@
-//! The watcher of a task: the caller's receiver of its messages and output.
+//! The caller's side of a running task.
 
 use crate::sandbox::Row;
 use std::os::fd::BorrowedFd;
@@ -11,15 +11,14 @@ pub trait Watcher {
     fn note(&mut self, _text: &str) {}
     /// A message for a person, whose facts are in the record.
     fn hint(&mut self, _text: &str) {}
-    /// A line about git's progress with the workspace, which replaces the last one; empty at the end.
+    /// A line about git, which replaces the last one; empty at the end.
     fn progress(&mut self, _text: &str) {}
     /// The gateway refused a connection or a name. The row is redacted.
     fn refused(&mut self, _row: &Row) {}
-    /// Receives output; `error` is true for standard error. Keeps what it cannot pass on without waiting for
-    /// [`Watcher::go_on`].
+    /// `error` is true for standard error. Keeps what it cannot pass on without waiting for [`Watcher::go_on`].
     fn output(&mut self, error: bool, bytes: &[u8]);
-    /// The gate of this stream is open: passes on kept output. Until it returns `true` (nothing kept), no more output
-    /// is read.
+    /// The gate of this stream is open: passes on kept output. No more output is read until it returns `true` (nothing
+    /// kept).
     fn go_on(&mut self, _error: bool) -> bool {
         true
     }
@@ -28,7 +27,7 @@ pub trait Watcher {
     fn gate(&self, error: bool) -> Option<BorrowedFd<'_>>;
     /// Whether standard input is passed on to the command.
     fn forward_input(&self) -> bool;
-    /// Whether this process may be a service: it is the caller's own, not one in the background.
+    /// Whether this process may be a service: the caller's own, not one in the background.
     fn is_foreground(&self) -> bool {
         false
     }

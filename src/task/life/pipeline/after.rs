@@ -18,11 +18,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Blobs that are read for one task.
 const MOST_BLOBS: usize = 1000;
 
 impl Attempt<'_> {
-    /// The snapshot of the user's folder. The workspace of another task was made from older bases, and has no snapshot.
+    /// Another task's workspace was made from older bases, and has no snapshot.
     pub(super) fn snapshot(&self, started: SystemTime) -> Option<SnapshotInSteps> {
         let request = self.request;
         let WorkspaceSource::Directory(folder) = &request.definition.workspace else { return None };
@@ -41,8 +40,7 @@ impl Attempt<'_> {
         self.snapshot.is_some() && self.course.changes.as_ref().is_some_and(|changes| changes.newer_bases > 0)
     }
 
-    /// Writes the bases of files that the user wrote while the command ran. After an error `apply` reports them as
-    /// unknown.
+    /// Writes bases of files that the user wrote while the command ran. After an error `apply` reports them as unknown.
     pub(super) fn restore_bases(&mut self) -> Result<(), Box<Report>> {
         let found = self.find_bases();
         if let (Ok(Some(untouched)), Some(changes)) = (found, &mut self.course.changes) {
@@ -75,7 +73,6 @@ impl Attempt<'_> {
         read.map(|()| Some(untouched))
     }
 
-    /// The repository of a worktree.
     fn repository_of(&self, folder: &Path) -> Result<Option<PathBuf>> {
         let request = self.request;
         // In hosted mode no path is opened that was not checked at the start.
@@ -108,8 +105,7 @@ impl Attempt<'_> {
         git::read_blobs(&errand, &store, &names, LARGEST_TEXT, &mut take)
     }
 
-    /// Notes the commits that were made in a folder that is a repository; they are exported like the commits of a
-    /// clone. A folder without a repository, or with a broken one, has no commits.
+    /// A folder's commits are exported like a clone's. Without a repository, or with a broken one, it has none.
     pub(super) fn note_commits(&mut self) {
         let workspace = &self.request.definition.workspace;
         let (WorkspaceSource::Directory(folder), Some(changes)) = (workspace, &self.course.changes) else { return };
@@ -127,7 +123,7 @@ impl Attempt<'_> {
         self.base.is_some() && self.course.changes.is_some()
     }
 
-    /// Finds the commit at which the workspace ended, and pushes it where that was asked for.
+    /// Finds the last commit of the workspace, and pushes it if requested.
     pub(super) fn hand_back(&mut self) -> Result<(), Box<Report>> {
         let Some(mut report) = self.report.take() else { return Ok(()) };
         if let Err(error) = self.push_commits(&report.outcome) {

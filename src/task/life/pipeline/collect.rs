@@ -1,7 +1,5 @@
-//! What comes out of a sandbox whose processes are gone and whose disk is still mounted: changes, the result,
-//! artifacts.
-//!
-//! The redactor sees each of them. After each the canary is looked for.
+//! What comes out of a sandbox without processes, whose disk is still mounted: changes, the result, artifacts. Each
+//! passes the redactor. Then the canary is looked for.
 
 use super::request::Request;
 use crate::error::{Error, Result};
@@ -20,10 +18,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
-/// Takes what a sandbox leaves.
 pub(super) struct Collector<'run> {
     request: &'run Request<'run>,
-    /// The task's directory.
     directory: PathBuf,
     /// The tree under the workspace.
     base: Option<PathBuf>,
@@ -67,7 +63,7 @@ impl<'run> Collector<'run> {
 
     pub(super) fn collect(&mut self, scratch: BorrowedFd<'_>, course: &mut AttemptRecord) -> Result<()> {
         let collected = self.collect_work(scratch, course);
-        // Last: it makes files readable that the agent closed, and an error before is about the work alone.
+        // Last: it makes files readable that the agent closed, and an earlier error is about the work alone.
         let is_in_memory = self.request.definition.keep != Keep::No && !sandbox::on_disk();
         let kept = if is_in_memory { keep::save(scratch, &self.directory) } else { Ok(()) };
         collected.and(kept)
@@ -139,7 +135,6 @@ impl<'run> Collector<'run> {
         }
     }
 
-    /// The error of an attempt in which the canary came out.
     pub(super) fn canary_error(&mut self, report: &Report) -> Option<Error> {
         let mut canary = self.canary.take()?;
         canary.egress(report.egress.as_ref());

@@ -1,4 +1,4 @@
-//! The phases before the sandbox: the turn, and the workspace's own tree, which is never written.
+//! The phases before the sandbox: the turn, and the workspace's tree, which is never written.
 
 use super::{Attempt, stopped};
 use crate::error::{Error, Kind, Result};
@@ -15,7 +15,6 @@ use serde_json::json;
 use std::cell::RefCell;
 
 impl Attempt<'_> {
-    /// Waits until so few other tasks run that this one may begin.
     pub(super) fn wait_for_turn(&mut self) -> Result<(), Box<Report>> {
         let (id, definition) = (self.id(), &self.request.definition);
         let wish = queue::TurnRequest {
@@ -59,7 +58,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Opens the volumes last: no other task waits for them while a repository is fetched.
+    /// Last: no other task waits for volumes while a repository is fetched.
     fn open_volumes(&self) -> Result<TaskVolumes> {
         let (request, options) = (self.request, &self.request.options);
         let volumes = options.all_volumes();
@@ -98,7 +97,6 @@ impl Attempt<'_> {
         Ok(workspace)
     }
 
-    /// The workspace that another task left.
     fn continue_workspace(&mut self, continued: &Continued) -> Result<Workspace> {
         let checkpoint = continued.checkpoint.as_deref();
         let (note, _) = keep::origin(self.request.store, &continued.from, checkpoint)?;
@@ -141,7 +139,6 @@ impl Attempt<'_> {
         base
     }
 
-    /// What the couriers of this task share.
     pub(super) fn errand(&self) -> GitJob<'_> {
         let request = self.request;
         GitJob {
@@ -159,7 +156,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// The disk of the workspace: a file with a name where it outlives the supervisor.
+    /// A file with a name if it outlives the supervisor.
     pub(super) fn disk(&self) -> Result<DiskFile> {
         let (store, definition) = (self.request.store, &self.request.definition);
         let own = store.task(self.id()).join(keep::IMAGE);
@@ -173,7 +170,7 @@ impl Attempt<'_> {
         })
     }
 
-    /// Removes the disk, unless the outcome keeps it, or a checkpoint does.
+    /// Keeps it if the outcome or a checkpoint does.
     pub(super) fn discard_disk(&self, report: &Report) -> Result<()> {
         let keep = self.request.definition.keep;
         let has_checkpoints = || self.request.store.task(self.id()).join(CHECKPOINTS).exists();

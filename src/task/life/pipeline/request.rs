@@ -1,5 +1,4 @@
-//! What is checked before anything is made: the machine's rules, the definition, paths of the host, the image, the
-//! store.
+//! The checks before anything is made.
 
 use crate::error::Result;
 use crate::files::Pinned;
@@ -19,30 +18,27 @@ use crate::task::secrets::{Secret, TaskSecrets};
 use crate::task::store::Store;
 use std::borrow::Cow;
 
-/// A checked definition, with what its checks opened.
 pub(super) struct Request<'run> {
     pub store: &'run Store,
-    /// The definition as the machine's rules admit it.
+    /// As the machine's rules admit it.
     pub definition: Cow<'run, Definition>,
-    /// The level of isolation that the machine's rules declare for its backend.
+    /// The isolation that the machine's rules declare for the backend.
     declared: Option<Guarantee>,
     is_hosted: bool,
-    /// Paths of the host that are held open from their check on.
+    /// Host paths, held open from their check on.
     pub pinned: Pinned,
     pub image: Option<Opened>,
     pub layout: Layout,
-    /// The checked options of the sandbox, without the workspace of a repository and without secrets.
+    /// Checked, without the workspace of a repository and without secrets.
     pub options: Options,
-    /// The result that the task must leave.
     pub expected: Expected,
-    /// The secrets, the canary's among them.
     pub secrets: Vec<Secret>,
-    /// How the repository is reached, with files as they are held open.
+    /// With files as they are held open.
     pub git: GitOptions,
 }
 
 impl<'run> Request<'run> {
-    /// Refuses what is wrong with a definition. Makes nothing.
+    /// Makes nothing.
     pub(super) fn check(store: &'run Store, definition: &'run Definition) -> Result<Request<'run>> {
         // Before anything of the store or of a path is opened.
         let admitted = hosted::admit(store, definition)?;
@@ -77,7 +73,7 @@ impl<'run> Request<'run> {
         Ok(Request { store, definition, declared, is_hosted, pinned, image, layout, options, expected, secrets, git })
     }
 
-    /// Begins to make the disk beside all that follows. A task that waits for its turn has no disk yet.
+    /// Makes the disk beside all that follows. A task that waits for its turn has no disk yet.
     pub(super) fn begin_disk_early(&self) {
         if self.definition.max_parallel.is_none() {
             self.begin_disk();
@@ -91,7 +87,7 @@ impl<'run> Request<'run> {
         }
     }
 
-    /// Refuses a store whose disk is full, after an attempt to reap what dead supervisors left.
+    /// Reaps what dead supervisors left before it refuses a full store.
     pub(super) fn make_room(&self) -> Result<()> {
         let least_free = prune::least_free(self.is_hosted)?;
         if self.store.has_room(least_free).is_err() {
@@ -101,7 +97,7 @@ impl<'run> Request<'run> {
         Ok(())
     }
 
-    /// Copies the image's files where they cannot be mounted, and gives the watcher what a caller may not expect.
+    /// Copies the image's files if they cannot be mounted, and passes on what a caller may not expect.
     pub(super) fn open_image(&mut self, watcher: &mut dyn Watcher) -> Result<()> {
         let limits = &self.definition.sandbox.limits;
         if let Some(why) = self.image.as_mut().map(|image| image.copy_if_needed(limits)).transpose()?.flatten() {
@@ -118,7 +114,7 @@ impl<'run> Request<'run> {
         record
     }
 
-    /// The report with the declared level of isolation, and with better advice where the command is on the host only.
+    /// Sets the declared level of isolation, and better advice if only the host has the command.
     pub(super) fn improve(&self, mut report: Report) -> Report {
         if !self.is_hosted {
             report.error = report.error.map(|error| missing::explain(error, &self.definition));

@@ -19,7 +19,6 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// The checked options, with what only the attempt has.
     fn sandbox_options(&mut self) -> Options {
         let mut options = self.request.options.clone();
         options.workspace = self.workspace.clone();
@@ -89,7 +88,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// The error of a task that succeeded without the result that was demanded.
+    /// For a task that succeeded without the demanded result.
     fn result_error(&self, outcome: &Outcome) -> Option<Error> {
         let result = self.course.result.as_ref().filter(|result| !result.valid)?;
         if *outcome != Outcome::Succeeded || self.request.definition.result.schema.is_none() {
