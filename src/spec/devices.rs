@@ -1,11 +1,9 @@
-//! Device rules (`linux.resources.devices`), checked once, and their device list. Pure.
-//!
-//! A device without a rule is denied, as with runc and crun.
+//! Device rules (`linux.resources.devices`), checked once. Pure. A device without a rule is denied, as with runc and
+//! crun.
 
 use crate::error::{Error, Kind, Result};
 use crate::spec::resources::DeviceRule;
 
-/// The kind of device that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceKind {
     All,
@@ -13,13 +11,12 @@ pub(crate) enum DeviceKind {
     Character,
 }
 
-/// `r`, `w` and `m` as the bits that the kernel passes to a BPF program (`BPF_DEVCG_ACC_*`).
+/// Bits that the kernel passes to a BPF program (`BPF_DEVCG_ACC_*`).
 pub(crate) const MKNOD: u8 = 1;
 pub(crate) const READ: u8 = 2;
 pub(crate) const WRITE: u8 = 4;
 pub(crate) const EVERY_ACCESS: u8 = MKNOD | READ | WRITE;
 
-/// One rule. A later rule overrides an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     pub allow: bool,
@@ -31,13 +28,13 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    /// Checks all rules. Drops a rule without a known access letter: it matches nothing.
+    /// Drops a rule without a known access letter: it matches nothing.
     pub(crate) fn parse_all(rules: &[DeviceRule]) -> Result<Vec<Rule>> {
         let rules = rules.iter().map(Rule::parse).filter(|rule| rule.as_ref().map_or(true, |rule| rule.access != 0));
         rules.collect()
     }
 
-    /// Checks one rule. A rule of type `a` matches every device; the kernel ignores its numbers.
+    /// A rule of type `a` matches every device; the kernel ignores its numbers.
     pub(crate) fn parse(rule: &DeviceRule) -> Result<Rule> {
         let fail = |reason: String| Err(Error::new(Kind::Spec, reason).doing("read a device rule"));
         let kind = match rule.kind.as_deref() {
@@ -61,26 +58,24 @@ impl Rule {
         Ok(Rule { allow: rule.allow, kind, major, minor, access })
     }
 
-    /// Whether both match exactly the same devices.
     pub(crate) fn same_devices(&self, other: &Rule) -> bool {
         (self.kind, self.major, self.minor) == (other.kind, other.major, other.minor)
     }
 
-    /// Whether this rule matches every device that `other` matches.
+    /// Whether it matches every device that `other` matches.
     pub(crate) fn covers(&self, other: &Rule) -> bool {
         let covers = |ours: Option<u32>, others: Option<u32>| ours.is_none() || ours == others;
         let kind = self.kind == DeviceKind::All || self.kind == other.kind;
         kind && covers(self.major, other.major) && covers(self.minor, other.minor)
     }
 
-    /// Whether some device matches both rules.
     pub(crate) fn overlaps(&self, other: &Rule) -> bool {
         let meet = |ours: Option<u32>, others: Option<u32>| ours.is_none() || others.is_none() || ours == others;
         let kind = self.kind == DeviceKind::All || other.kind == DeviceKind::All || self.kind == other.kind;
         kind && meet(self.major, other.major) && meet(self.minor, other.minor)
     }
 
-    /// The form of v1's `devices.allow` and `devices.deny`: `c 1:3 rwm`.
+    /// For v1's `devices.allow` and `devices.deny`: `c 1:3 rwm`.
     pub(crate) fn to_v1(&self) -> String {
         let number = |value: Option<u32>| value.map_or("*".to_owned(), |value| value.to_string());
         let kind = match self.kind {
@@ -91,14 +86,13 @@ impl Rule {
         format!("{kind} {}:{} {}", number(self.major), number(self.minor), self.access_letters())
     }
 
-    /// The letters of `rwm` that are set.
     pub(crate) fn access_letters(&self) -> String {
         let letters = [(READ, 'r'), (WRITE, 'w'), (MKNOD, 'm')];
         letters.iter().filter(|(bit, _)| self.access & bit != 0).map(|(_, letter)| letter).collect()
     }
 }
 
-/// The bits of a word of `rwm`. Ignores other letters, as runc does.
+/// Ignores letters other than `rwm`, as runc does.
 pub(crate) fn access_bits(word: &str) -> u8 {
     word.chars().fold(0, |bits, letter| match letter {
         'r' => bits | READ,
@@ -108,10 +102,9 @@ pub(crate) fn access_bits(word: &str) -> u8 {
     })
 }
 
-/// A default and its exceptions, as v1's `devices` controller keeps them (kernel: `security/device_cgroup.c`).
+/// A default and its exceptions, as in v1's `devices` controller (kernel: `security/device_cgroup.c`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceList {
-    /// The verdict for a device without an exception.
     allow: bool,
     exceptions: Vec<Rule>,
 }
@@ -133,17 +126,14 @@ impl DeviceList {
         Ok(list)
     }
 
-    /// [`DeviceList`] of a group that denies by default.
     pub(crate) fn denying_all_but(exceptions: Vec<Rule>) -> DeviceList {
         DeviceList { allow: false, exceptions }
     }
 
-    /// Whether a device without an exception may be used.
     pub(crate) fn allows_by_default(&self) -> bool {
         self.allow
     }
 
-    /// The devices with the opposite verdict.
     pub(crate) fn exceptions(&self) -> &[Rule] {
         &self.exceptions
     }
@@ -177,7 +167,7 @@ impl DeviceList {
 pub(crate) mod tests {
     use super::*;
 
-    /// Rules in a short form for tests: `+ c 1:3 rw, - a`.
+    /// Short form for tests: `+ c 1:3 rw, - a`.
     pub(crate) fn parse(text: &str) -> Vec<Rule> {
         let rule = |text: &str| {
             let words: Vec<_> = text.split_whitespace().collect();

@@ -4,10 +4,8 @@ use crate::error::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::path::{Component, PathBuf};
 
-/// The annotation with the rules as JSON.
 pub(crate) const ANNOTATION: &str = "dev.brig.landlock";
 
-/// The access to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Access {
@@ -19,36 +17,33 @@ pub(crate) enum Access {
     Device,
 }
 
-/// One rule: the access at and below a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rule {
-    /// The path in the container.
+    /// In the container.
     pub path: PathBuf,
-    /// The access there.
     pub access: Access,
 }
 
-/// A set of rules; access without a rule is refused.
+/// Access without a rule is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Landlock {
-    /// The rules.
     pub rules: Vec<Rule>,
-    /// Whether a kernel without Landlock (before 5.13, or switched off) is accepted.
+    /// Accepts a kernel without Landlock (before 5.13, or switched off).
     #[serde(default)]
     pub optional: bool,
 }
 
 impl Landlock {
-    /// The rules for a root in a user namespace: files by their modes, devices below /dev alone, and the scopes.
+    /// For a root in a user namespace: files by their modes, devices below /dev alone, and the scopes.
     pub(crate) fn for_root(optional: bool) -> Landlock {
         let rule = |path: &str, access| Rule { path: path.into(), access };
         Landlock { rules: vec![rule("/", Access::Write), rule("/dev", Access::Device)], optional }
     }
 
-    /// Parses the rules of the annotation: `agent`, or JSON. Unlike in the rest of a config.json, an unknown property is refused: it
-    /// could be meant to forbid.
+    /// Parses `agent` or JSON. Unlike in the rest of a config.json, an unknown property is refused: it could be meant
+    /// to forbid.
     pub(crate) fn parse(text: &str) -> Result<Landlock> {
         let failed = |words: String| {
             Error::new(Kind::Spec, words).doing(format!("read the annotation `{ANNOTATION}`")).hint(

@@ -1,37 +1,32 @@
-//! The network of a sandbox as plain data: the objects that init makes inside the namespace, and their meaning on both
-//! sides.
+//! The network of a sandbox as plain data.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Addresses for names inside a sandbox: the range for benchmarks (RFC 2544), which is not routed.
+/// For names inside a sandbox: the range for benchmarks (RFC 2544), which is not routed.
 pub(crate) const NAMES_V4: Prefix = Prefix { address: IpAddr::V4(Ipv4Addr::new(198, 18, 0, 0)), length: 15 };
-/// IPv6 addresses for names inside a sandbox: unique local addresses (RFC 4193).
+/// For names inside a sandbox: unique local addresses (RFC 4193).
 pub(crate) const NAMES_V6: Prefix =
     Prefix { address: IpAddr::V6(Ipv6Addr::new(0xfd62, 0x7269, 0x6700, 0, 0, 0, 0, 0)), length: 64 };
-/// The gateway's own address inside a sandbox.
+/// Inside a sandbox.
 pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-/// The port of DNS.
 pub(crate) const DNS_PORT: u16 = 53;
-/// The ports at which [`GATEWAY`] is a proxy, for HTTP CONNECT and SOCKS5 alike.
+/// [`GATEWAY`] is a proxy there, for HTTP CONNECT and SOCKS5 alike.
 pub(crate) const PROXY_PORTS: [u16; 2] = [3128, 1080];
 
-/// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Prefix {
-    /// Its first address.
     pub address: IpAddr,
-    /// The number of leading bits that all of them share.
+    /// Leading bits that all addresses share.
     pub length: u8,
 }
 
 impl Prefix {
-    /// The range of one address alone.
     pub(crate) fn of_one(address: IpAddr) -> Prefix {
         Prefix { address, length: if address.is_ipv4() { 32 } else { 128 } }
     }
 
-    /// The range of `length` leading bits in which `address` is; `None` if the length is too large.
+    /// The range that has `address`; `None` if the length is too large.
     pub(crate) fn new(address: IpAddr, length: u8) -> Option<Prefix> {
         let address = match address {
             IpAddr::V4(v4) if length <= 32 => IpAddr::V4(Ipv4Addr::from_bits(
@@ -45,13 +40,12 @@ impl Prefix {
         Some(Prefix { address, length })
     }
 
-    /// Whether an address is in it. A mapped IPv4 address is that IPv4 address.
+    /// A mapped IPv4 address is that IPv4 address.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         Prefix::new(address.to_canonical(), self.length)
             .is_some_and(|other| other.address == self.address && other.address.is_ipv4() == self.address.is_ipv4())
     }
 
-    /// Whether all of `other` is in it.
     pub(crate) fn covers(&self, other: &Prefix) -> bool {
         self.length <= other.length && self.contains(other.address)
     }
@@ -63,22 +57,19 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// The kind of a sandbox's network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Network {
-    /// A separate one, with a loopback interface and no connection outside.
+    /// Separate, with a loopback interface and no connection outside.
     #[default]
     Closed,
-    /// A separate one, with sockets that the gateway serves from outside.
+    /// Separate, with sockets that the gateway serves from outside.
     Served(Served),
-    /// A separate one, connected to every address that a fence leaves open.
+    /// Separate, connected to every address that a fence leaves open.
     Open(Open),
-    /// The host's namespace.
     Host,
 }
 
 impl Network {
-    /// The part that is served from outside, if any.
     pub(crate) fn served(&self) -> Option<&Served> {
         match self {
             Network::Served(served) => Some(served),
@@ -88,14 +79,12 @@ impl Network {
     }
 }
 
-/// A network that is open but for a fence.
+/// Open but for a fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Open {
-    /// The path of packets to the outside.
     pub way: Way,
-    /// The addresses that they do not reach.
     pub fence: Fence,
-    /// The part that is served from outside, if a port is published.
+    /// If a port is published.
     pub served: Option<Served>,
 }
 
@@ -104,7 +93,7 @@ pub(crate) struct Open {
 pub(crate) enum Way {
     /// A pair of devices with one end on the host, forwarding and NAT: needs the machine's root.
     Veth,
-    /// A program beside the sandbox that opens every connection again by its own sockets.
+    /// A program beside the sandbox opens every connection again by its own sockets.
     Pasta,
 }
 
@@ -119,29 +108,26 @@ pub(crate) struct Fence {
     pub closed: Vec<Prefix>,
 }
 
-/// Ports of a range of addresses, of TCP and UDP alike.
+/// Ports of TCP and UDP alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reach {
-    /// The addresses.
     pub range: Prefix,
-    /// The ports, in order.
     pub ports: Vec<u16>,
 }
 
-/// The objects in a namespace that is served from outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Served {
-    /// Whether names are resolved and connections proxied: the routes, the sockets of the gateway and of `ports`.
+    /// Names are resolved and connections proxied, with routes and the sockets of the gateway and of `ports`.
     pub names: bool,
-    /// The TCP ports that listen, at any address.
+    /// TCP ports that listen, at any address.
     pub ports: Vec<u16>,
     /// Further ranges whose every address is local.
     pub routes: Vec<Prefix>,
-    /// The number of spare TCP sockets: for a port that is allowed later, or a connection into the sandbox.
+    /// Spare TCP sockets: for a port that is allowed later, or a connection into the sandbox.
     pub spares: usize,
 }
 
-/// The purpose of a socket that was made inside.
+/// The purpose of a socket from inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Socket {
     /// Listens for TCP; the destination address of a connection decides the rest.
@@ -153,7 +139,6 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// The message that carries it.
     pub(crate) fn to_bytes(self) -> [u8; 3] {
         match self {
             Socket::Listener(port) => [b'L', port.to_be_bytes()[0], port.to_be_bytes()[1]],
@@ -162,7 +147,7 @@ impl Socket {
         }
     }
 
-    /// Parses the message; `None` for any other.
+    /// `None` for another message.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Socket> {
         match bytes {
             [b'L', high, low] => Some(Socket::Listener(u16::from_be_bytes([*high, *low]))),

@@ -1,4 +1,4 @@
-//! Our types of config.json and those of the crate `oci-spec` read a document to the same values.
+//! brig's types of config.json and those of the crate `oci-spec` read a document to the same values.
 
 use crate::spec::config::{Config, parse};
 use oci_spec::runtime::Spec;

@@ -1,4 +1,4 @@
-//! The command of a container with its user.
+//! A container's command and its user.
 
 use crate::error::{Error, Kind};
 use rustix::io::Errno;
@@ -7,31 +7,28 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// The variable with the number of the descriptor for a command's progress reports.
+/// Has the number of the descriptor for a command's progress reports.
 pub(crate) const EVENTS: &str = "BRIG_EVENTS_FD";
 
-/// A command in the terms of execve(2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Command {
-    /// The program, looked up in the environment's PATH if it has no slash, and its arguments.
+    /// The program is looked up in the environment's PATH if it has no slash.
     pub arguments: Vec<OsString>,
-    /// The whole environment; the command inherits no other variable.
+    /// Whole: the command inherits no other variable.
     pub environment: Vec<(OsString, OsString)>,
-    /// The working directory in the container.
+    /// Working directory in the container.
     pub directory: PathBuf,
-    /// User id inside the container.
+    /// User id in the container.
     pub uid: u32,
-    /// Group id inside the container.
     pub gid: u32,
-    /// Supplementary groups; only if more than one id is mapped.
+    /// Only if more than one id is mapped.
     pub groups: Vec<u32>,
-    /// Whether the process waits for a signal instead of a program.
+    /// The process waits for a signal instead of a program.
     pub holds: bool,
-    /// Limits of setrlimit(2).
     pub rlimits: Vec<(Resource, Rlimit)>,
 }
 
-/// The names in a config.json of the limits of setrlimit(2) (runtime-spec, "process.rlimits").
+/// Names in a config.json (runtime-spec, "process.rlimits").
 pub(crate) const RLIMITS: [(&str, Resource); 16] = [
     ("RLIMIT_AS", Resource::As),
     ("RLIMIT_CORE", Resource::Core),
@@ -51,12 +48,11 @@ pub(crate) const RLIMITS: [(&str, Resource); 16] = [
     ("RLIMIT_STACK", Resource::Stack),
 ];
 
-/// One limit of setrlimit(2), soft and hard alike.
+/// Soft and hard alike.
 pub(crate) fn fixed(resource: Resource, value: u64) -> (Resource, Rlimit) {
     (resource, Rlimit { current: Some(value), maximum: Some(value) })
 }
 
-/// The error for a command that cannot be executed, from execve(2)'s error.
 pub(crate) fn not_executed(name: &str, errno: Errno) -> Error {
     let (kind, hint) = match errno {
         Errno::NOENT => (Kind::CommandNotFound, "name a program that the sandbox has, or give its absolute path"),
@@ -67,8 +63,7 @@ pub(crate) fn not_executed(name: &str, errno: Errno) -> Error {
     Error::os(kind, errno).doing(format!("execute `{name}`")).hint(hint)
 }
 
-/// The paths at which execvp(3) would look for `program` with this PATH, in order, relative to a root or a working
-/// directory.
+/// Where execvp(3) would look for `program`, in order, relative to a root or a working directory.
 pub(crate) fn places(program: &OsStr, path: Option<&OsStr>) -> Vec<OsString> {
     let name = program.as_bytes();
     if name.contains(&b'/') {

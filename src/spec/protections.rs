@@ -1,9 +1,6 @@
-//! Protections without a field in config.json: its annotations `dev.brig.*`.
+//! Protections without a field in config.json: its annotations `dev.brig.*`. All are off by default.
 //!
-//! In: the annotations of a container. Out: [`Protections`] in a checked form. All are off by default. A key with the
-//! prefix `dev.brig.` that is not in [`KEYS`] is an error: it could be meant to forbid something.
-//!
-//! Not here: enforcement (`container`), and the meaning of the network's rules (`egress`).
+//! A key with the prefix `dev.brig.` that is not in [`KEYS`] is an error: it could be meant to forbid something.
 
 use super::config::Config;
 use super::config::check::{has, has_separate_network};
@@ -15,63 +12,55 @@ use crate::sys::weaken;
 use std::collections::BTreeMap;
 use std::path::{Component, PathBuf};
 
-/// The prefix of the annotations' keys.
 const PREFIX: &str = "dev.brig.";
-/// The system call filter: `agent` adds that of tasks.
+/// `agent` adds the system call filter of tasks.
 pub(crate) const SECCOMP: &str = "dev.brig.seccomp";
-/// The limit of the root file system in bytes, such as `10G`.
+/// Bytes of the root file system, such as `10G`.
 pub(crate) const DISK: &str = "dev.brig.disk";
-/// The limit of its files, directories and links.
+/// Files, directories and links of the root file system.
 pub(crate) const DISK_INODES: &str = "dev.brig.disk.inodes";
 /// Hosts that the container may reach, separated by commas or spaces.
 pub(crate) const EGRESS: &str = "dev.brig.egress.allow";
 /// Whether containers of the same network are reached, `true` or `false`.
 pub(crate) const PEERS: &str = "dev.brig.egress.peers";
-/// The host directory for the receipt.
+/// Host directory.
 pub(crate) const RECEIPT: &str = "dev.brig.receipt";
-/// With a name behind it: a secret that the gateway adds to requests, as the keys of a profile's `[secrets.NAME]`.
+/// With a name behind it: a secret for requests through the gateway, as the keys of a profile's `[secrets.NAME]`.
 pub(crate) const SECRET: &str = "dev.brig.secret.";
 
-/// Every key.
 const KEYS: [&str; 7] = [LANDLOCK, SECCOMP, DISK, DISK_INODES, EGRESS, PEERS, RECEIPT];
 
-/// The default limit of files, directories and links: that of a task.
+/// Default limit of files, directories and links, as for a task.
 const INODES: u64 = 1_000_000;
-/// The smallest disk in bytes: ext4 needs this for itself and some files.
+/// In bytes: ext4 needs this for itself and some files.
 const SMALLEST_DISK: u64 = 1 << 20;
-/// The smallest limit of files, directories and links: ext4 needs eleven itself.
+/// Files, directories and links: ext4 needs eleven itself.
 const FEWEST_INODES: u64 = 64;
 
-/// The protections of one container. The default has none of them.
+/// The default has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Protections {
-    /// File rules.
     pub landlock: Option<Landlock>,
-    /// Whether the filter of tasks is added to the container's own.
     pub agent_filter: bool,
-    /// The cap of the root file system.
     pub disk: Option<DiskCap>,
-    /// Rules of hosts, each in the form of `--allow`; an empty list allows none. `None` leaves the network unchanged.
+    /// Rules in the form of `--allow`; an empty list allows none. `None` leaves the network unchanged.
     pub egress: Option<Vec<String>>,
     /// Whether containers of the same network and this one reach each other.
     pub peers: bool,
-    /// The directory for the receipt, `<directory>/<id>.json`.
+    /// The receipt is `<directory>/<id>.json`.
     pub receipt: Option<PathBuf>,
-    /// Secrets of the broker: names, and the text that tells source and hosts.
+    /// Names, and texts with source and hosts.
     pub secrets: Vec<(String, String)>,
 }
 
-/// The limit of a root file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DiskCap {
-    /// Bytes.
     pub bytes: u64,
-    /// Files, directories and links.
     pub inodes: u64,
 }
 
 impl Protections {
-    /// Parses the annotations. Errors are of [`Kind::Spec`] and name the key.
+    /// Errors are of [`Kind::Spec`] and name the key.
     pub(crate) fn parse(annotations: &BTreeMap<String, String>) -> Result<Protections> {
         if let Some(key) = annotations.keys().find(|key| key.starts_with(PREFIX) && !is_known(key)) {
             let known = KEYS.join(", ");
@@ -127,12 +116,12 @@ impl Protections {
         })
     }
 
-    /// Whether a process must watch the container until its end.
+    /// A process must watch the container until its end.
     pub(crate) fn needs_monitor(&self) -> bool {
         self.egress.is_some() || self.receipt.is_some()
     }
 
-    /// Takes CAP_NET_RAW from a process whose network the gateway serves: a packet socket passes every fence.
+    /// Takes CAP_NET_RAW if the gateway serves the network: a packet socket passes every fence.
     pub(crate) fn restrict(&self, process: &mut Process) {
         let Some(sets) =
             process.capabilities.as_mut().filter(|_| self.egress.is_some() && !weaken::is_off("egress-raw"))
@@ -145,7 +134,7 @@ impl Protections {
         }
     }
 
-    /// Refuses a process, the first or one of `exec`, whose capabilities make a protection useless.
+    /// Refuses capabilities that make a protection useless, also for `exec`.
     pub(crate) fn check_process(&self, process: &Process, config: &Config) -> Result<()> {
         let held = [(SECCOMP, self.agent_filter), (DISK, self.disk.is_some()), (EGRESS, self.egress.is_some())];
         let is_root_of_host = !has(config, NamespaceKind::User) && has_capability(process, "CAP_SYS_ADMIN");
@@ -194,7 +183,7 @@ fn is_known(key: &str) -> bool {
     KEYS.contains(&key) || key.strip_prefix(SECRET).is_some_and(|name| !name.is_empty())
 }
 
-/// Whether a capability is in any set from which a process can have it.
+/// In any set from which a process can have it.
 fn has_capability(process: &Process, wanted: &str) -> bool {
     process.capabilities.as_ref().is_some_and(|sets| {
         [&sets.bounding, &sets.effective, &sets.permitted, &sets.ambient]

@@ -1,19 +1,17 @@
-//! `linux.resources` of config.json (runtime-spec 1.3, config-linux.md "Control groups"), whole, as plain data.
+//! `linux.resources` of config.json (runtime-spec 1.3, config-linux.md "Control groups").
 //!
-//! The names in JSON are the specification's, so that `config.json`, `update --resources` and our records share one
-//! type. Unknown fields are ignored and `null` means absent, as in the specification's own types.
-//!
-//! Not here: the meaning of the values for the kernel (`cgroup`).
+//! `config.json`, `update --resources` and brig's records share the type. Unknown fields are ignored and `null` means
+//! absent, as in the specification's own types.
 
 use crate::error::{self, Error, Kind};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
-/// The limits of a container. The default limits nothing.
+/// The default limits nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Resources {
-    /// Rules for devices, in order: a later rule overrides an earlier one.
+    /// In order: a later rule overrides an earlier one.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub devices: Vec<DeviceRule>,
     /// Memory and swap.
@@ -22,10 +20,10 @@ pub struct Resources {
     /// Processor time and placement.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub cpu: Cpu,
-    /// The number of tasks (processes and threads).
+    /// Tasks: processes and threads.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub pids: Pids,
-    /// Block devices: weights and throttles.
+    /// Weights and throttles of block devices.
     #[serde(rename = "blockIO", deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub block_io: BlockIo,
     /// Huge pages, by size.
@@ -40,8 +38,8 @@ pub struct Resources {
     /// Files of cgroup v2 and their values, written last.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub unified: BTreeMap<String, String>,
-    /// Whether lack of memory ends every process of the container, not one. On v2 this is `memory.oom.group`; on v1 the
-    /// waiter for the OOM notification does it. Not in the specification.
+    /// Lack of memory ends every process of the container, not one. On v2 this is `memory.oom.group`; on v1 the waiter
+    /// for the OOM notification does it. Not in the specification.
     #[serde(skip)]
     pub oom_group: bool,
 }
@@ -50,18 +48,18 @@ pub struct Resources {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceRule {
-    /// Whether the devices that match may be used.
+    /// Whether matching devices may be used.
     pub allow: bool,
-    /// `a` (all), `b` (block) or `c` (character). Absent means `a`.
+    /// `a` (all, also if absent), `b` (block) or `c` (character).
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Absent or negative means every major number.
+    /// Absent or negative: every number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub major: Option<i64>,
-    /// Absent or negative means every minor number.
+    /// Absent or negative: every number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub minor: Option<i64>,
-    /// Letters of `rwm`. Absent means all three.
+    /// Letters of `rwm`; absent: all three.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access: Option<String>,
 }
@@ -70,16 +68,16 @@ pub struct DeviceRule {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Memory {
-    /// The limit of memory.
+    /// Memory alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<i64>,
-    /// Memory that is kept under pressure (v2), or v1's soft limit.
+    /// Kept under pressure (v2), or v1's soft limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reservation: Option<i64>,
     /// Memory and swap together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<i64>,
-    /// Kernel memory: the kernel has no such limit since 5.16.
+    /// The kernel has no such limit since 5.16.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<i64>,
     /// TCP buffers; v1 only.
@@ -94,7 +92,7 @@ pub struct Memory {
     /// Always on with every supported kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub use_hierarchy: Option<bool>,
-    /// Refuses a new limit that is below the current use.
+    /// Refuses a limit below the current use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check_before_update: Option<bool>,
 }
@@ -103,13 +101,13 @@ pub struct Memory {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Cpu {
-    /// Relative weight on v1's scale, 2 to 262144.
+    /// Weight on v1's scale, 2 to 262144.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<u64>,
-    /// Time that may be used in each period; -1 is unlimited.
+    /// Time in each period; -1 is unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota: Option<i64>,
-    /// Unused time that may be added to a later period.
+    /// Unused time for a later period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<u64>,
     /// Length of a period.
@@ -121,7 +119,7 @@ pub struct Cpu {
     /// Period for real-time tasks; v1 only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub realtime_period: Option<u64>,
-    /// Processors, as a list such as `0-3,7`.
+    /// A list such as `0-3,7`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<String>,
     /// Memory nodes, as a list.
@@ -136,7 +134,7 @@ pub struct Cpu {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pids {
-    /// The limit of tasks; -1 is unlimited, 0 allows none.
+    /// -1 is unlimited, 0 allows none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<i64>,
 }
@@ -148,7 +146,7 @@ pub struct BlockIo {
     /// Relative weight, 10 to 1000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
-    /// Weight against child groups; the kernel has no such weight since 5.0.
+    /// Against child groups; the kernel has no such weight since 5.0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaf_weight: Option<u16>,
     /// Weights by device.
@@ -200,7 +198,7 @@ pub struct ThrottleDevice {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct HugepageLimit {
-    /// `2MB`, `1GB` and the like, as the kernel names its files.
+    /// `2MB`, `1GB` and the like, as in the kernel's file names.
     pub page_size: String,
     /// Bytes.
     pub limit: u64,
@@ -241,8 +239,7 @@ pub struct Rdma {
 }
 
 impl Memory {
-    /// The memory limit, and the limit of memory and swap together; 0 if unset. Refuses values that are invalid on v1
-    /// and v2.
+    /// Returns memory alone, and memory and swap together; 0 if unset. Refuses values that are invalid on v1 and v2.
     pub(crate) fn limit_and_swap(&self) -> error::Result<(i64, i64)> {
         let (limit, swap) = (self.limit.unwrap_or(0), self.swap.unwrap_or(0));
         let reason = if limit < -1 {
@@ -257,11 +254,11 @@ impl Memory {
         Err(Error::new(Kind::Spec, reason).doing("limit memory"))
     }
 
-    /// The limit of swap alone, as cgroup v2 and systemd count it; -1 is unlimited.
+    /// As cgroup v2 and systemd count it; -1 is unlimited.
     pub(crate) fn swap_alone(&self) -> error::Result<Option<i64>> {
         let (limit, swap) = self.limit_and_swap()?;
         match (limit, swap) {
-            // Unlimited memory alone means unlimited swap too, as on v1.
+            // Unlimited memory alone means unlimited swap, as on v1.
             (-1, 0) => Ok(Some(-1)),
             (_, 0) => Ok(None),
             (_, -1) | (-1, _) => Ok(Some(swap)),
@@ -273,10 +270,10 @@ impl Memory {
     }
 }
 
-/// The `cpu.weight` of v2 and systemd for v1's shares (runc 1.3, crun 1.21). A quadratic function of the logarithm maps
-/// 2, 1024, 262144 to 1, 100, 10000. The older linear formula gives a default container the weight 39.
+/// For v2 and systemd (runc 1.3, crun 1.21). A quadratic function of the logarithm maps 2, 1024, 262144 to 1, 100,
+/// 10000. The older linear formula gives a default container the weight 39.
 pub(crate) fn weight_of_shares(shares: u64) -> u64 {
-    /// The largest values (`MAX_SHARES`, `CGROUP_WEIGHT_MAX`).
+    /// `MAX_SHARES`, `CGROUP_WEIGHT_MAX`.
     const SHARES_MAX: u64 = 262_144;
     const WEIGHT_MAX: u64 = 10_000;
     match shares {
@@ -289,23 +286,19 @@ pub(crate) fn weight_of_shares(shares: u64) -> u64 {
     }
 }
 
-/// Rates for reads and for writes of a disk. `None` is unlimited.
+/// For reads and for writes of a disk; `None` is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rates {
-    /// Bytes a second.
     pub bytes: Option<u64>,
-    /// Operations a second.
     pub operations: Option<u64>,
 }
 
 impl Rates {
-    /// Whether a rate is set.
     pub(crate) fn any(self) -> bool {
         self.bytes.is_some() || self.operations.is_some()
     }
 }
 
-/// The same rates for each of these disks.
 pub(crate) fn block_io(rates: &Rates, disks: &[(u32, u32)]) -> BlockIo {
     let each = |rate: Option<u64>| {
         let device = |rate| {
@@ -322,7 +315,7 @@ pub(crate) fn block_io(rates: &Rates, disks: &[(u32, u32)]) -> BlockIo {
     }
 }
 
-/// `null` means absent: callers write empty pointers and slices as `null`.
+/// Callers write empty pointers and slices as `null`.
 pub(super) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     Option::<T>::deserialize(from).map(Option::unwrap_or_default)
 }
@@ -335,7 +328,7 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 mod tests {
     use super::*;
 
-    /// Every field of `linux.resources` in runtime-spec 1.3, once.
+    /// Every field of runtime-spec 1.3, once.
     const WHOLE: &str = r#"{
       "devices": [{"allow": false, "access": "rwm"}, {"allow": true, "type": "c", "major": 10, "minor": 229, "access": "rw"}],
       "memory": {"limit": 536870912, "reservation": 1, "swap": 2, "kernel": -1, "kernelTCP": -1, "swappiness": 0,

@@ -1,11 +1,11 @@
-//! `linux.seccomp` of config.json (runtime-spec, config-linux.md "Seccomp"), complete, under its own names.
+//! `linux.seccomp` of config.json (runtime-spec, config-linux.md "Seccomp").
 //!
 //! Unknown fields are ignored, as the specification requires; an unknown word or number is an error that names it.
 //! `crate::seccomp` interprets the words.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Makes an enum whose variants have one word each, and the list of all words (which `features` prints).
+/// Makes an enum with a word for each variant, and the list of all words (which `features` prints).
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$each:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
@@ -13,10 +13,10 @@ macro_rules! words {
         pub enum $name { $($(#[$each])* #[doc = concat!("`", $word, "`")] #[serde(rename = $word)] $variant,)* }
 
         impl $name {
-            /// Every value, in the order of the specification.
+            /// In the order of the specification.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
-            /// Its word in config.json.
+            /// The word in config.json.
             pub const fn word(self) -> &'static str { match self { $($name::$variant => $word,)* } }
         }
     };
@@ -37,7 +37,6 @@ words! {
         Errno = "SCMP_ACT_ERRNO",
         /// A tracer decides; without one the call returns ENOSYS.
         Trace = "SCMP_ACT_TRACE",
-        /// The call runs.
         Allow = "SCMP_ACT_ALLOW",
         /// The call runs and is logged (4.14).
         Log = "SCMP_ACT_LOG",
@@ -49,19 +48,13 @@ words! {
 words! {
     /// The comparison of an unsigned argument.
     Operator {
-        /// Not the value.
         NotEqual = "SCMP_CMP_NE",
-        /// Below the value.
         LessThan = "SCMP_CMP_LT",
-        /// At most the value.
         LessEqual = "SCMP_CMP_LE",
-        /// The value.
         Equal = "SCMP_CMP_EQ",
-        /// At least the value.
         GreaterEqual = "SCMP_CMP_GE",
-        /// Above the value.
         GreaterThan = "SCMP_CMP_GT",
-        /// `value` is a mask for the bits, which are compared with `valueTwo`.
+        /// `value` masks the bits, which are compared with `valueTwo`.
         MaskedEqual = "SCMP_CMP_MASKED_EQ",
     }
 }
@@ -69,13 +62,13 @@ words! {
 words! {
     /// A flag of seccomp(2).
     Flag {
-        /// All threads of the process get the filter (3.17).
+        /// For all threads of the process (3.17).
         Tsync = "SECCOMP_FILTER_FLAG_TSYNC",
-        /// Every action but `SCMP_ACT_ALLOW` is logged (4.14).
+        /// Logs every action but `SCMP_ACT_ALLOW` (4.14).
         Log = "SECCOMP_FILTER_FLAG_LOG",
         /// No mitigation of speculative store bypass because of the filter (4.17).
         SpecAllow = "SECCOMP_FILTER_FLAG_SPEC_ALLOW",
-        /// The caller that waits for the listener's answer can only be killed, not interrupted (5.19).
+        /// A call that waits for the listener's answer can only be killed, not interrupted (5.19).
         WaitKillableRecv = "SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV",
     }
 }
@@ -83,15 +76,12 @@ words! {
 words! {
     /// A system-call ABI.
     Arch {
-        /// i386.
         X86 = "SCMP_ARCH_X86",
-        /// x86-64.
         X86_64 = "SCMP_ARCH_X86_64",
         /// x86-64 with pointers of 32 bits.
         X32 = "SCMP_ARCH_X32",
         /// ARM EABI.
         Arm = "SCMP_ARCH_ARM",
-        /// ARM of 64 bits.
         Aarch64 = "SCMP_ARCH_AARCH64",
         /// MIPS o32, big endian.
         Mips = "SCMP_ARCH_MIPS",
@@ -105,7 +95,6 @@ words! {
         Mipsel64 = "SCMP_ARCH_MIPSEL64",
         /// MIPS n32, little endian.
         Mipsel64N32 = "SCMP_ARCH_MIPSEL64N32",
-        /// PowerPC of 32 bits.
         Ppc = "SCMP_ARCH_PPC",
         /// PowerPC of 64 bits, big endian.
         Ppc64 = "SCMP_ARCH_PPC64",
@@ -113,15 +102,10 @@ words! {
         Ppc64le = "SCMP_ARCH_PPC64LE",
         /// s390 of 31 bits.
         S390 = "SCMP_ARCH_S390",
-        /// s390 of 64 bits.
         S390x = "SCMP_ARCH_S390X",
-        /// PA-RISC of 32 bits.
         Parisc = "SCMP_ARCH_PARISC",
-        /// PA-RISC of 64 bits.
         Parisc64 = "SCMP_ARCH_PARISC64",
-        /// RISC-V of 64 bits.
         Riscv64 = "SCMP_ARCH_RISCV64",
-        /// LoongArch of 64 bits.
         Loongarch64 = "SCMP_ARCH_LOONGARCH64",
         /// Motorola 68000.
         M68k = "SCMP_ARCH_M68K",
@@ -136,21 +120,21 @@ words! {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seccomp {
-    /// The result of every call without a rule.
+    /// The result of a call without a rule.
     pub default_action: Action,
     /// The error number of `default_action`, if it takes one. EPERM if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_errno_ret: Option<u32>,
-    /// The ABIs of the rules besides the machine's own. Calls through any other end the thread.
+    /// Besides the machine's own ABI. Calls through any other end the thread.
     #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "Vec::is_empty")]
     pub architectures: Vec<Arch>,
     /// Flags of seccomp(2). Absent differs from empty: see `crate::seccomp`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flags: Option<Vec<Flag>>,
-    /// The unix socket that gets the listener of `SCMP_ACT_NOTIFY`.
+    /// The unix socket for the listener of `SCMP_ACT_NOTIFY`.
     #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "String::is_empty")]
     pub listener_path: String,
-    /// Sent to the listening agent unchanged.
+    /// The listening agent gets it unchanged.
     #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "String::is_empty")]
     pub listener_metadata: String,
     /// The rules.
@@ -158,11 +142,11 @@ pub struct Seccomp {
     pub syscalls: Vec<Rule>,
 }
 
-/// One entry of `syscalls`: the result of these calls with such arguments.
+/// The result of these calls with such arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rule {
-    /// Names of system calls. An ABI ignores a name that it does not have.
+    /// An ABI ignores a name that it does not have.
     #[serde(deserialize_with = "or_empty")]
     pub names: Vec<String>,
     /// The result.
@@ -170,16 +154,16 @@ pub struct Rule {
     /// The error number of `action`, if it takes one. EPERM if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errno_ret: Option<u32>,
-    /// Conditions that must all hold. If two are about one argument, any is enough.
+    /// All must hold. Of two about one argument, one is enough.
     #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<Condition>,
 }
 
-/// One condition on one argument of a system call.
+/// A condition on one argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// The argument, 0 to 5.
+    /// 0 to 5.
     pub index: u32,
     /// The value to compare with; the mask of `SCMP_CMP_MASKED_EQ`.
     pub value: u64,
@@ -190,7 +174,7 @@ pub struct Condition {
     pub op: Operator,
 }
 
-/// Callers in Go write `null` for an empty list or string.
+/// Go programs write `null` for an empty list or string.
 fn or_empty<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! The state of a container in the specification (runtime.md "State"), for the stdin of hooks and for seccomp agents.
+//! The state of a container (runtime.md "State"), for the stdin of hooks and for seccomp agents.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -37,15 +37,15 @@ impl Status {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
-    /// The version of the specification.
+    /// The specification's version.
     pub oci_version: String,
     /// The container's name.
     pub id: String,
     /// Its status.
     pub status: Status,
-    /// Its first process; 0 without one.
+    /// The first process; 0 without one.
     pub pid: i32,
-    /// The bundle, absolute.
+    /// Absolute.
     pub bundle: String,
     /// The caller's annotations.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]

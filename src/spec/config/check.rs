@@ -1,4 +1,4 @@
-//! Finds every invalid or contradictory value of a config.json before anything is created. Pure.
+//! Checks a config.json before anything is created. Pure.
 
 use super::Config;
 use super::linux::NamespaceKind;
@@ -7,7 +7,7 @@ use crate::error::{Error, Kind, Result};
 use crate::sys::weaken;
 use std::collections::BTreeSet;
 
-/// The files below /proc that a bind mount may cover: those that tools such as lxcfs replace. All others are protected
+/// A bind mount may cover these files: tools such as lxcfs replace them. All others below /proc are protected
 /// (CVE-2019-16884).
 const PROC_FILES: [&str; 10] = [
     "/proc/cpuinfo",
@@ -22,11 +22,11 @@ const PROC_FILES: [&str; 10] = [
     "/proc/sys/crypto/fips_enabled",
 ];
 
-/// The values of `linux.rootfsPropagation`.
+/// Values of `linux.rootfsPropagation`.
 const PROPAGATIONS: [&str; 9] =
     ["", "shared", "rshared", "slave", "rslave", "private", "rprivate", "unbindable", "runbindable"];
 
-/// Finds all faults at once; the error names each.
+/// The error names every fault.
 pub(crate) fn check(config: &Config) -> Result<()> {
     let mut faults = Vec::new();
     top(config, &mut faults);
@@ -41,7 +41,6 @@ pub(crate) fn check(config: &Config) -> Result<()> {
     raise(faults)
 }
 
-/// The faults of one process, for `exec` too.
 pub(crate) fn check_process(process: &Process) -> Result<()> {
     raise(process_faults(process))
 }
@@ -54,17 +53,17 @@ fn raise(faults: Vec<String>) -> Result<()> {
     }
 }
 
-/// Whether the container gets or joins a separate namespace of this kind.
+/// New or joined.
 pub(crate) fn has(config: &Config, kind: NamespaceKind) -> bool {
     config.linux.namespaces.iter().any(|each| each.kind == kind)
 }
 
-/// Whether the container has a new namespace of this kind, which it does not join by a path.
+/// Not joined by a path.
 pub(crate) fn is_new(config: &Config, kind: NamespaceKind) -> bool {
     config.linux.namespaces.iter().any(|each| each.kind == kind && each.path.is_empty())
 }
 
-/// Whether the container's network namespace is another one than the caller's. Docker names its own for `--network host`.
+/// Compared with the caller's: Docker names its own for `--network host`.
 pub(crate) fn has_separate_network(config: &Config) -> bool {
     let network = config.linux.namespaces.iter().find(|each| each.kind == NamespaceKind::Network);
     network.is_some_and(|each| each.path.is_empty() || !is_our_own(&each.path, NamespaceKind::Network))
@@ -194,17 +193,16 @@ fn mounts(config: &Config, faults: &mut Vec<String>) {
     }
 }
 
-/// Whether a mount may cover this file below /proc; `path` is a clean one.
+/// `path` is a clean one.
 pub(crate) fn may_be_covered(path: &str) -> bool {
     PROC_FILES.contains(&path)
 }
 
-/// Whether it is a bind mount, which only the options decide.
 pub(crate) fn is_bind(options: &[String]) -> bool {
     options.iter().any(|each| each == "bind" || each == "rbind")
 }
 
-/// The path without doubled slashes, `.` and `..`, absolute.
+/// Absolute, without doubled slashes, `.` and `..`.
 pub(crate) fn clean(path: &str) -> String {
     let mut names: Vec<&str> = Vec::new();
     for name in path.split('/') {
@@ -225,7 +223,7 @@ fn sysctls(config: &Config, faults: &mut Vec<String>) {
     }
 }
 
-/// The path of a sysctl below /proc/sys. The first separator decides between `.` and `/`, as in sysctl.d(5).
+/// Below /proc/sys. The first separator decides between `.` and `/`, as in sysctl.d(5).
 pub(crate) fn sysctl_path(key: &str) -> String {
     match key.find(['.', '/']) {
         Some(at) if key.as_bytes()[at] == b'.' => key
@@ -240,7 +238,7 @@ pub(crate) fn sysctl_path(key: &str) -> String {
     }
 }
 
-/// Only sysctls of the container's own namespaces may change: all others are the host's.
+/// Only those of the container's own namespaces: all others are the host's.
 fn sysctl_allowed(config: &Config, key: &str) -> Result<(), String> {
     let path = sysctl_path(key);
     if path.split('/').any(|name| matches!(name, "" | "." | "..")) || path.contains('\0') {
@@ -272,7 +270,6 @@ fn sysctl_allowed(config: &Config, key: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether `path` names our own namespace.
 fn is_our_own(path: &str, kind: NamespaceKind) -> bool {
     let identity = |path: &str| rustix::fs::stat(path).map(|status| (status.st_dev, status.st_ino));
     match (identity(path), identity(&format!("/proc/self/ns/{}", kind.file()))) {
@@ -313,7 +310,7 @@ fn process_faults(process: &Process) -> Vec<String> {
         faults.push("Cwd must be an absolute path".into());
     }
     let user = &process.user;
-    // The largest number means "no change" in the kernel's calls: with it the process would stay root.
+    // The largest number means "no change" in the kernel's calls: the process would stay root.
     if [user.uid, user.gid].iter().chain(&user.additional_gids).any(|&id| id == u32::MAX) {
         faults.push(format!("{} is not a user or group id", u32::MAX));
     }
@@ -350,7 +347,7 @@ mod tests {
     use super::*;
     use crate::spec::config::parse;
 
-    /// A valid config with additional members: at the top, and in `linux`.
+    /// A valid config with additional members.
     fn faults(top: &str, linux: &str) -> String {
         let text = format!(
             r#"{{"ociVersion":"1.3.0","root":{{"path":"r"}},"process":{{"args":["a"],"cwd":"/"}},{top}

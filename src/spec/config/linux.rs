@@ -1,4 +1,4 @@
-//! `linux` of config.json, without `resources` and `seccomp`, which have separate files.
+//! `linux` of config.json, without `resources` and `seccomp`.
 
 use crate::spec::resources::{Resources, is_default, nullable};
 use crate::spec::seccomp::Seccomp;
@@ -24,19 +24,19 @@ pub struct Linux {
     /// The path of its cgroup.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub cgroups_path: String,
-    /// The namespaces that it creates or joins.
+    /// Namespaces to create or join.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub namespaces: Vec<Namespace>,
     /// Device nodes besides the default ones.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub devices: Vec<Device>,
-    /// Network interfaces of the host that move inside.
+    /// Interfaces of the host that move inside.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub net_devices: BTreeMap<String, NetDevice>,
     /// The system-call filter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seccomp: Option<Seccomp>,
-    /// The propagation of the root mount.
+    /// Propagation of the root mount.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub rootfs_propagation: String,
     /// Paths that read as empty.
@@ -45,7 +45,7 @@ pub struct Linux {
     /// Paths that cannot be written.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub readonly_paths: Vec<String>,
-    /// The SELinux label of the mounts.
+    /// SELinux label of the mounts.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub mount_label: String,
     /// Cache and memory bandwidth.
@@ -57,7 +57,7 @@ pub struct Linux {
     /// personality(2).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub personality: Option<Personality>,
-    /// Offsets of the time namespace: `monotonic`, `boottime`.
+    /// For `monotonic` and `boottime`.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub time_offsets: BTreeMap<String, TimeOffset>,
 }
@@ -72,7 +72,7 @@ pub struct IdMapping {
     /// First id outside.
     #[serde(rename = "hostID")]
     pub host_id: u32,
-    /// The number of ids.
+    /// Number of ids.
     pub size: u32,
 }
 
@@ -110,13 +110,13 @@ pub enum NamespaceKind {
 }
 
 impl NamespaceKind {
-    /// All kinds, in the specification's order.
+    /// In the specification's order.
     pub const ALL: [NamespaceKind; 8] = {
         use NamespaceKind::{Cgroup, Ipc, Mount, Network, Pid, Time, User, Uts};
         [Pid, Network, Mount, Ipc, Uts, User, Cgroup, Time]
     };
 
-    /// The name of its file in /proc/PID/ns.
+    /// The name in /proc/PID/ns.
     pub const fn file(self) -> &'static str {
         match self {
             NamespaceKind::Pid => "pid",
@@ -130,7 +130,7 @@ impl NamespaceKind {
         }
     }
 
-    /// Its word in config.json.
+    /// The word in config.json.
     pub const fn word(self) -> &'static str {
         match self {
             NamespaceKind::Network => "network",
@@ -168,7 +168,7 @@ pub struct Device {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NetDevice {
-    /// Its name inside; empty keeps it.
+    /// Inside; empty keeps the name.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub name: String,
 }
@@ -177,19 +177,19 @@ pub struct NetDevice {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct IntelRdt {
-    /// The class of service, a directory of the resctrl file system; `/` is its root.
+    /// A directory of the resctrl file system; `/` is its root.
     #[serde(rename = "closID", deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub clos_id: String,
     /// Lines for its `schemata`.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub schemata: Vec<String>,
-    /// The older way to write the L3 line.
+    /// The older form of the L3 line.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub l3_cache_schema: String,
-    /// The older way to write the MB line.
+    /// The older form of the MB line.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub mem_bw_schema: String,
-    /// Whether the container gets a monitoring group.
+    /// Whether there is a monitoring group.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub enable_monitoring: bool,
 }

@@ -1,10 +1,7 @@
-//! config.json of runtime-spec 1.3: every field for Linux, under its own name, as plain data.
+//! config.json of runtime-spec 1.3: every field for Linux, under its own name.
 //!
-//! Order: [`parse`] reads the bytes, [`check`](check::check) reports every invalid value. Unknown properties are
-//! ignored. `null` means absent, since Go programs write empty pointers as `null`. A value of the wrong type is an
-//! error.
-//!
-//! Not here: the meaning of the values for the kernel.
+//! Unknown properties are ignored. `null` means absent, since Go programs write empty pointers as `null`. A value of
+//! the wrong type is an error.
 
 pub(crate) mod check;
 pub(crate) mod linux;
@@ -15,7 +12,6 @@ use crate::error::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Parses a config.json.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Config> {
     let mut config: Config = serde_json::from_slice(bytes)
         .map_err(|cause| Error::new(Kind::Spec, cause.to_string()).hint("correct the file at that place"))?;
@@ -34,28 +30,28 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Config> {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Config {
-    /// The specification's version that it was written for.
+    /// The specification's version.
     #[serde(deserialize_with = "nullable")]
     pub oci_version: String,
-    /// The container's root file system.
+    /// The root file system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub root: Option<Root>,
-    /// The mounts, in this order.
+    /// In this order.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub mounts: Vec<Mount>,
     /// The program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<process::Process>,
-    /// Host name inside; empty keeps the caller's.
+    /// Inside; empty keeps the caller's.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub hostname: String,
-    /// NIS domain name inside; empty keeps the caller's.
+    /// NIS domain name; empty keeps the caller's.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub domainname: String,
     /// The caller's programs for certain steps.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub hooks: Hooks,
-    /// The caller's annotations, which the state repeats.
+    /// The state repeats them.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub annotations: BTreeMap<String, String>,
     /// The Linux part.
@@ -67,7 +63,7 @@ pub struct Config {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Root {
-    /// A directory, relative to the bundle or absolute.
+    /// A directory, absolute or relative to the bundle.
     #[serde(deserialize_with = "nullable")]
     pub path: String,
     /// Whether the container may not write to it.
@@ -79,22 +75,22 @@ pub struct Root {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Mount {
-    /// The path in the container. A relative path (deprecated) is relative to `/`.
+    /// In the container. A relative path (deprecated) starts at `/`.
     #[serde(deserialize_with = "nullable")]
     pub destination: String,
-    /// The file system's name; ignored for a bind mount.
+    /// File system; ignored for a bind mount.
     #[serde(rename = "type", deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub kind: String,
     /// A device, a path (relative to the bundle for bind mounts), or just a name.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub source: String,
-    /// Options of mount(8), and of the file system itself.
+    /// Options of mount(8), and of the file system.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub options: Vec<String>,
-    /// The mapping of the files' user ids.
+    /// For the files' user ids.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub uid_mappings: Vec<linux::IdMapping>,
-    /// The mapping of the files' group ids.
+    /// For the files' group ids.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub gid_mappings: Vec<linux::IdMapping>,
 }
@@ -103,7 +99,7 @@ pub struct Mount {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Hooks {
-    /// Deprecated name of `createRuntime`; these run first.
+    /// Deprecated name of `createRuntime`; run first.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub prestart: Vec<Hook>,
     /// In the runtime's namespaces, after the container's exist and before its root is entered.
@@ -130,11 +126,11 @@ pub struct Hook {
     /// The program, absolute.
     #[serde(deserialize_with = "nullable")]
     pub path: String,
-    /// Its arguments, with its name first.
+    /// The program's name is first.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub args: Vec<String>,
-    /// Its whole environment. Without it `startContainer` inherits that of the container's process; a hook on the host
-    /// has none (CVE-2025-23266).
+    /// The whole environment. Without it `startContainer` inherits the container process's; a hook on the host has none
+    /// (CVE-2025-23266).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub env: Option<Vec<String>>,
     /// Seconds until it is killed.

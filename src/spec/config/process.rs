@@ -1,4 +1,4 @@
-//! `process` of config.json, and of the file that `exec --process` takes.
+//! `process` of config.json, and of `exec --process`.
 
 use crate::spec::resources::{is_default, nullable};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Process {
-    /// Whether its standard streams are a terminal of the container.
+    /// Whether standard streams are a terminal of the container.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub terminal: bool,
     /// The terminal's size.
@@ -16,13 +16,13 @@ pub struct Process {
     /// Its user.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub user: User,
-    /// The program and its arguments.
+    /// Program and arguments.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub args: Vec<String>,
-    /// Its environment, `NAME=VALUE` each; of two with one name the last counts.
+    /// `NAME=VALUE`; of two with one name the last counts.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub env: Vec<String>,
-    /// The working directory.
+    /// Working directory.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub cwd: String,
     /// The five sets; absent means empty.
@@ -34,10 +34,10 @@ pub struct Process {
     /// prctl(2), `PR_SET_NO_NEW_PRIVS`.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub no_new_privileges: bool,
-    /// The AppArmor profile.
+    /// AppArmor profile.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub apparmor_profile: String,
-    /// The SELinux label.
+    /// SELinux label.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub selinux_label: String,
     /// /proc/PID/oom_score_adj.
@@ -84,16 +84,16 @@ pub struct User {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Capabilities {
-    /// The limit of all sets.
+    /// Limits all sets.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub bounding: Vec<String>,
-    /// The set that the kernel checks.
+    /// The kernel checks this set.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub effective: Vec<String>,
     /// Kept by programs with file capabilities; for `exec --cap` absent differs from empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inheritable: Option<Vec<String>>,
-    /// The limit of the effective set.
+    /// Limits the effective set.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub permitted: Vec<String>,
     /// Kept by programs without file capabilities.
@@ -108,7 +108,7 @@ pub struct Rlimit {
     /// `RLIMIT_NOFILE` and so on.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The limit of what the process may set itself.
+    /// Limits what the process may set itself.
     pub hard: u64,
     /// The current limit.
     pub soft: u64,
