@@ -151,7 +151,7 @@ fn the_commands_of_all_pages_are_understood() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folders = [root.to_owned(), root.join("docs"), root.join("docs/howto")];
     let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()));
-    let of_oci: Vec<_> = oci::commands::all().into_iter().map(|verb| verb.get_name().to_owned()).collect();
+    let of_oci: Vec<_> = oci::commands::all().map(|verb| verb.get_name().to_owned()).collect();
     let (mut number, mut mistakes) = (0, Vec::new());
     for file in files.filter(|file| file.extension().is_some_and(|end| end == "md") && !file.ends_with("docs/cli.md")) {
         for words in commands(&std::fs::read_to_string(&file).unwrap()) {
