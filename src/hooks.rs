@@ -58,7 +58,7 @@ fn run_one(hook: &Hook, state: &State, environment: &[CString]) -> Result<()> {
         .spawn()
         .failing(Kind::Hook, || format!("fork/exec {}", hook.path))?;
     if let Some(seconds) = hook.timeout {
-        kill_after(&child, Duration::from_secs(seconds.unsigned_abs()))?;
+        kill_after(&mut child, Duration::from_secs(seconds.unsigned_abs()))?;
     }
     let status = child.wait().failing(Kind::Hook, || "wait for it")?;
     if status.success() {
@@ -104,7 +104,7 @@ fn state_file(state: &State) -> Result<File> {
 }
 
 /// Waits for the hook and kills it after `time`.
-fn kill_after(child: &std::process::Child, time: Duration) -> Result<()> {
+fn kill_after(child: &mut std::process::Child, time: Duration) -> Result<()> {
     let pid = i32::try_from(child.id())
         .ok()
         .and_then(Pid::from_raw)
@@ -115,6 +115,7 @@ fn kill_after(child: &std::process::Child, time: Duration) -> Result<()> {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             pidfd_send_signal(&process, Signal::KILL).failing(Kind::Hook, || "kill it after its timeout")?;
+            child.wait().failing(Kind::Hook, || "wait for it")?;
             return Err(Error::new(
                 Kind::Hook,
                 format!(

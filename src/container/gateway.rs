@@ -141,8 +141,7 @@ impl Gateway {
 
     pub(super) fn change(&self, rule: &egress::Rule, allow: bool) -> Result<()> {
         if self.is_without_names {
-            return Err(Error::new(Kind::State, "its network is not `egress`")
-                .hint("start it with --network egress, if only with no rule"));
+            return Err(no_names());
         }
         let text = rule.to_string();
         self.send_order(&if allow { Order::Allow(text) } else { Order::Deny(text) })
@@ -193,8 +192,7 @@ impl Gateway {
         }
         let end = Instant::now() + FAREWELL;
         while !self.over {
-            let left = end.saturating_duration_since(Instant::now());
-            let timeout = Timespec::try_from(left).unwrap_or_default();
+            let timeout = Timespec::try_from(left_of(end)).unwrap_or_default();
             let mut wait = [PollFd::new(&self.channel, PollFlags::IN)];
             match poll(&mut wait, Some(&timeout)) {
                 Ok(0) => return Err(Error::new(Kind::Egress, "the gateway does not tell the end of its account")),
@@ -206,6 +204,11 @@ impl Gateway {
         self.process.wait(left_of(end));
         Ok(())
     }
+}
+
+/// The network has no rules that could change.
+pub(super) fn no_names() -> Error {
+    Error::new(Kind::State, "its network is not `egress`").hint("start it with --network egress, if only with no rule")
 }
 
 fn left_of(end: Instant) -> Duration {

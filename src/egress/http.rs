@@ -283,7 +283,6 @@ pub(super) fn answer(status: u16, words: &str) -> Vec<u8> {
     let reason = match status {
         403 => "Forbidden",
         400 => "Bad Request",
-        504 => "Gateway Timeout",
         _ => "Bad Gateway",
     };
     let body = format!("brig: {words}\n");

@@ -187,13 +187,13 @@ pub fn registered(engine: Engine) -> Option<Registered> {
 /// Applies all edits, or none after the first that fails.
 pub fn apply(edits: &[Edit]) -> Result<()> {
     for (index, edit) in edits.iter().enumerate() {
-        let done = put(edit, edit.after.as_deref());
-        if done.is_err() {
-            // The first error counts.
+        if let Err(mut error) = put(edit, edit.after.as_deref()) {
             for earlier in edits[..index].iter().rev() {
-                let _ = put(earlier, earlier.before.as_deref());
+                if put(earlier, earlier.before.as_deref()).is_err() {
+                    error = error.hint(format!("`{}` is changed: restore it by hand", earlier.path.display()));
+                }
             }
-            return done;
+            return Err(error);
         }
     }
     Ok(())

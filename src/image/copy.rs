@@ -160,7 +160,7 @@ fn read(get: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errn
     }
 }
 
-fn times(stat: &Stat) -> Timestamps {
+pub(super) fn times(stat: &Stat) -> Timestamps {
     let time = Timespec { tv_sec: stat.st_mtime, tv_nsec: i64::try_from(stat.st_mtime_nsec).unwrap_or(0) };
     Timestamps { last_access: time, last_modification: time }
 }

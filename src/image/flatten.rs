@@ -6,9 +6,7 @@ use super::copy;
 use super::form::{Form, Owners, open_below, open_child, split};
 use crate::error::{Context, Kind, Result};
 use crate::files::{Bounds, LeftDirectory, Names, Walk, WalkStep, remove_entry};
-use rustix::fs::{
-    AtFlags, FileType, Mode, Stat, Timespec, Timestamps, fchmod, fchown, linkat, mkdirat, renameat, statat,
-};
+use rustix::fs::{AtFlags, FileType, Mode, Stat, fchmod, fchown, linkat, mkdirat, renameat, statat};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -179,9 +177,7 @@ fn set_metadata(source: BorrowedFd<'_>, target: BorrowedFd<'_>, status: &Stat, f
     copy::attributes(source, target, form)?;
     let mode = Mode::from_raw_mode(status.st_mode & 0o7777);
     fchmod(target, mode).failing(Kind::Store, || "give a directory its mode")?;
-    let time = Timespec { tv_sec: status.st_mtime, tv_nsec: i64::try_from(status.st_mtime_nsec).unwrap_or(0) };
-    let times = Timestamps { last_access: time, last_modification: time };
-    rustix::fs::futimens(target, &times).failing(Kind::Store, || "give a directory its time")
+    rustix::fs::futimens(target, &copy::times(status)).failing(Kind::Store, || "give a directory its time")
 }
 
 fn failed(errno: Errno, name: &[u8]) -> crate::error::Error {

@@ -92,6 +92,11 @@ pub(crate) fn outside(file: &str, inside: u32) -> u32 {
         .map_or(inside, |range| range.outside.saturating_add(inside - range.inside))
 }
 
+/// Whether the user namespace of this process has that id.
+pub(crate) fn is_mapped(file: &str, inside: u32) -> bool {
+    map(file).iter().any(|range| range.has(inside))
+}
+
 fn map(file: &str) -> Vec<IdRange> {
     let text = std::fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
     let range = |line: &str| {

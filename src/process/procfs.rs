@@ -2,13 +2,11 @@
 //! redirect its paths (CVE-2019-16884, CVE-2025-52881).
 
 use crate::error::{Context, Error, Kind, Result, Step};
-use rustix::fs::{Mode, OFlags, ResolveFlags, fstatfs, openat2};
+use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstatfs, openat2};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::os::fd::OwnedFd;
 
-/// `PROC_SUPER_MAGIC` of linux/magic.h.
-const PROC_MAGIC: i64 = 0x9fa0;
 /// `PROC_ROOT_INO`.
 const PROC_ROOT: u64 = 1;
 
@@ -73,7 +71,7 @@ fn in_sight() -> Result<OwnedFd> {
     let root = rustix::fs::open("/proc", flags, Mode::empty()).failing(Kind::Identity, || "open `/proc`")?;
     let kind = fstatfs(&root).failing(Kind::Identity, || "look at `/proc`")?.f_type;
     let status = rustix::fs::fstat(&root).failing(Kind::Identity, || "look at `/proc`")?;
-    if kind != PROC_MAGIC || status.st_ino != PROC_ROOT {
+    if kind != PROC_SUPER_MAGIC || status.st_ino != PROC_ROOT {
         return Err(Error::new(Kind::Identity, "`/proc` is not a procfs"));
     }
     Ok(root)

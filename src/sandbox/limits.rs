@@ -173,9 +173,9 @@ impl Limits {
     /// Uncounted kernel memory may be this part of the memory limit.
     pub(crate) const UNCOUNTED: u64 = 4;
 
+    /// Of everything writable together.
     pub(crate) fn disk_bytes(&self) -> u64 {
-        let default = if crate::container::privileged() { Limits::DISK } else { self.memory / 2 };
-        self.disk.unwrap_or(default)
+        self.disk.unwrap_or(if crate::container::privileged() { Limits::DISK } else { self.memory / 2 })
     }
 
     /// Sets one limit from the command line or a profile.

@@ -89,7 +89,7 @@ pub use network::{Network, NetworkMode, Publish};
 pub use options::{Backend, Options, Workspace};
 pub use outcome::{ExitCodes, LimitHit, Outcome};
 pub(crate) use outcome::{Facts, Stopped, decide};
-pub(crate) use profile::{CHANGES, FILES, begin_disk, disk_limit, on_disk};
+pub(crate) use profile::{CHANGES, FILES, begin_disk, on_disk};
 pub use refusals::Refused;
 pub use report::{Cleanup, Degraded, Guarantee, Report, Sample, Usage};
 pub(crate) use run::{Audience, Remains, Site, begin, explain, guarantee, possible, run};

@@ -64,11 +64,6 @@ pub(crate) fn on_disk() -> bool {
     container::privileged()
 }
 
-/// Bytes of everything writable together.
-pub(crate) fn disk_limit(limits: &Limits) -> u64 {
-    limits.disk.unwrap_or(if on_disk() { Limits::DISK } else { limits.memory / 2 })
-}
-
 /// The disk takes longest of a sandbox, and is known without a look at the machine.
 pub(crate) fn begin_disk(limits: &Limits, workshop: &container::Workshop) {
     if on_disk() && limits.io_bps.is_none() && limits.io_iops.is_none() {
@@ -96,9 +91,9 @@ pub(crate) fn container_spec(options: &Options, facts: &Facts<'_>) -> Container 
 fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
     let limits = &options.limits;
     let scratch = if on_disk() {
-        Scratch { backing: Backing::Image, bytes: disk_limit(limits), inodes: limits.inodes, rates: rates(options) }
+        Scratch { backing: Backing::Image, bytes: limits.disk_bytes(), inodes: limits.inodes, rates: rates(options) }
     } else {
-        Scratch { backing: Backing::Memory, bytes: disk_limit(limits), inodes: limits.inodes, rates: Rates::default() }
+        Scratch { backing: Backing::Memory, bytes: limits.disk_bytes(), inodes: limits.inodes, rates: Rates::default() }
     };
     let at = &options.at;
     // A broker's certificates and the places of what a caller shows are of one sandbox. Another runtime mounts parents

@@ -3,7 +3,8 @@
 //! Unknown fields are ignored, as the specification requires; an unknown word or number is an error that names it.
 //! `crate::seccomp` interprets the words.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use super::resources::nullable;
+use serde::{Deserialize, Serialize};
 
 /// Makes an enum with a word for each variant, and the list of all words (which `features` prints).
 macro_rules! words {
@@ -126,19 +127,19 @@ pub struct Seccomp {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_errno_ret: Option<u32>,
     /// Besides the machine's own ABI. Calls through any other end the thread.
-    #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub architectures: Vec<Arch>,
     /// Flags of seccomp(2). Absent differs from empty: see `crate::seccomp`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flags: Option<Vec<Flag>>,
     /// The unix socket for the listener of `SCMP_ACT_NOTIFY`.
-    #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "String::is_empty")]
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "String::is_empty")]
     pub listener_path: String,
     /// The listening agent gets it unchanged.
-    #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "String::is_empty")]
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "String::is_empty")]
     pub listener_metadata: String,
     /// The rules.
-    #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub syscalls: Vec<Rule>,
 }
 
@@ -147,7 +148,7 @@ pub struct Seccomp {
 #[serde(rename_all = "camelCase")]
 pub struct Rule {
     /// An ABI ignores a name that it does not have.
-    #[serde(deserialize_with = "or_empty")]
+    #[serde(deserialize_with = "nullable")]
     pub names: Vec<String>,
     /// The result.
     pub action: Action,
@@ -155,7 +156,7 @@ pub struct Rule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errno_ret: Option<u32>,
     /// All must hold. Of two about one argument, one is enough.
-    #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<Condition>,
 }
 
@@ -172,11 +173,6 @@ pub struct Condition {
     pub value_two: u64,
     /// The comparison.
     pub op: Operator,
-}
-
-/// Go programs write `null` for an empty list or string.
-fn or_empty<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
-    Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 fn is_zero(value: &u64) -> bool {

@@ -126,8 +126,7 @@ impl Containers {
         let filter = prepare::filter(&config, &protections)?;
         warnings.extend(filter.unknown().iter().map(|name| format!("ignoring unknown system call `{name}`")));
         let notes = filter.kernel_flags().map(|flags| format!("seccomp filter flags: {flags}")).into_iter().collect();
-        let (environment, home_is_missing) = prepare::environment(process);
-        let mut environment = environment;
+        let (mut environment, home_is_missing) = prepare::environment(process);
         creation::preserve_listeners(&mut environment);
         let arguments: Vec<OsString> = process.args.iter().map(OsString::from).collect();
         let mut wanted = Wanted::new(&config, id, wish, prepare::resources(&config))?;

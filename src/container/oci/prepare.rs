@@ -400,13 +400,7 @@ fn enters_cgroup_namespace(config: &Config) -> bool {
 /// The configuration's filter, and with `dev.brig.seccomp` that of tasks.
 pub(super) fn filter(config: &Config, protections: &Protections) -> Result<seccomp::Program> {
     let own = match &config.linux.seccomp {
-        Some(profile) => {
-            let program = seccomp::compile(profile)?;
-            if program.listens() && profile.listener_path.is_empty() {
-                return Err(Error::new(Kind::Spec, "seccomp: SCMP_ACT_NOTIFY needs a `listenerPath`"));
-            }
-            program
-        }
+        Some(profile) => seccomp::compile(profile)?,
         None => seccomp::Program::empty(),
     };
     if !protections.agent_filter || weaken::is_off("agent-annotation") {

@@ -1,6 +1,7 @@
 //! The uplink of a sandbox with an open network.
 
 use super::pasta;
+use crate::container::gateway::USER;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::net::{self, Veth};
 use crate::ns::{Helper, IdMap, Maps, ahead};
@@ -10,8 +11,6 @@ use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// No process inside has or can get this id of the container's range.
-const USER: u32 = 65_531;
 /// The user without a range.
 const NOBODY: u32 = 65_534;
 

@@ -4,7 +4,7 @@ use super::archive::pack_kept;
 use super::entry::Entry;
 use super::link::Link;
 use crate::cgroup::{Cgroup, Evidence, OomNotifier, Usage};
-use crate::container::gateway::Gateway;
+use crate::container::gateway::{self, Gateway};
 use crate::egress::{Ledger, Renewal, Row, Rule};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::mounts::disk::ImageCopy;
@@ -151,8 +151,7 @@ impl Running {
     pub(crate) fn change_egress(&self, rule: &Rule, allow: bool) -> Result<()> {
         match &self.gateway {
             Some(gateway) => gateway.change(rule, allow),
-            None => Err(Error::new(Kind::State, "its network is not `egress`")
-                .hint("start it with --network egress, if only with no rule")),
+            None => Err(gateway::no_names()),
         }
     }
 

@@ -99,7 +99,7 @@ pub(super) fn check_realm(realm: &str, registry: &Address, allowed: &[String]) -
     let related = address.scheme == Scheme::Https
         && domain(&address.host).is_some()
         && domain(&address.host) == domain(&registry.host);
-    if same || related || allowed.contains(&address.host) {
+    if same || related || allowed.iter().any(|host| host.eq_ignore_ascii_case(&address.host)) {
         return Ok(address);
     }
     refused("which is another host")

@@ -196,10 +196,12 @@ fn ask(helper: &str, host: &str) -> Result<Credentials> {
         let _ = writeln!(input, "{host}");
     }
     let output = child.stdout.take();
-    let reader = std::thread::spawn(move || {
+    let (sender, answer) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
         let mut text = String::new();
         let read = output.map(|output| output.take(LARGEST_ANSWER).read_to_string(&mut text));
-        read.transpose().map(|_| text)
+        // The receiver may have gone.
+        let _ = sender.send(read.transpose().map(|_| text));
     });
     let start = Instant::now();
     let status = loop {
@@ -212,7 +214,12 @@ fn ask(helper: &str, host: &str) -> Result<Credentials> {
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    let text = reader.join().unwrap_or_else(|_| Ok(String::new())).map_err(failed)?;
+    // A process that the helper left behind may keep its output open.
+    let text = answer
+        .recv_timeout(HELPER_PATIENCE.saturating_sub(start.elapsed()))
+        .map_err(|_| Error::new(Kind::Credentials, "its output did not end within a minute"))
+        .doing(step)?
+        .map_err(failed)?;
     if !status.success() {
         if text.contains("credentials not found in native keychain") {
             return Ok(Credentials::Anonymous);

@@ -68,7 +68,7 @@ impl Store {
     pub(crate) fn leased(&self, record: ImageRecord, lease: Lease) -> Image {
         Image {
             digest: record.digest.clone(),
-            layers: record.chain.iter().rev().map(|chain| self.layer_path(chain).join("fs")).collect(),
+            layers: self.layer_directories(&record),
             form: self.form,
             config: record.config,
             size: record.size,

@@ -9,7 +9,7 @@ use crate::mounts::resolve;
 use crate::mounts::write::{real_directory, symlink};
 use crate::spec::root::Attributes;
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
-use rustix::fs::{CWD, Mode, OFlags, XattrFlags, fsetxattr, fstatfs, openat};
+use rustix::fs::{CWD, Mode, OFlags, PROC_SUPER_MAGIC, XattrFlags, fsetxattr, fstatfs, openat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, OpenTreeFlags, fsconfig_create,
@@ -25,11 +25,8 @@ const OWN: [&str; 5] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue"];
 /// fsconfig(2).
 const LONGEST_VALUE: usize = 255;
 
-/// linux/magic.h.
-const PROC_MAGIC: i64 = 0x9fa0;
-
 /// With `late` it stays writable for now.
-pub(super) fn mount(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount, late: bool) -> Result<OwnedFd> {
+pub(super) fn mount(root: BorrowedFd<'_>, mount: &Mount, late: bool) -> Result<OwnedFd> {
     let (target, mode) = match mount.kind.as_str() {
         // A symlink here would let the image redirect our writes to /proc (CVE-2019-19921, CVE-2023-28642).
         "proc" | "sysfs" if !crate::sys::weaken::is_off("true-proc") => (ordinary_directory(root, mount)?, None),
@@ -61,7 +58,6 @@ pub(super) fn mount(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount, late: bo
     if mount.kind == "mqueue" && !mount.label.is_empty() {
         label(&made, &mount.label)?;
     }
-    let _ = plan;
     Ok(made)
 }
 
@@ -123,7 +119,7 @@ fn by_fsopen(mount: &Mount, mode: Option<u32>, late: bool) -> Result<OwnedFd> {
     let made = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::from_bits_retain(flags as u32))
         .failing(Kind::Mount, step)?;
     // Another, perhaps hostile process opened this context: accept only a procfs.
-    if mount.context.is_some() && fstatfs(&made).failing(Kind::Mount, step)?.f_type != PROC_MAGIC {
+    if mount.context.is_some() && fstatfs(&made).failing(Kind::Mount, step)?.f_type != PROC_SUPER_MAGIC {
         return Err(Error::new(Kind::Mount, "it is another file system").doing(step()));
     }
     Ok(made)

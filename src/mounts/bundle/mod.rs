@@ -68,9 +68,8 @@ pub(crate) fn restore_attributes(plan: &Bundle) -> Result<()> {
         };
         let options = file_system::options(plan, mount);
         for at in places {
-            let changed = resolve::open(root.as_fd(), &at).and_then(|found| {
-                change(found.as_fd(), &options, false).and_then(|()| change_below(found.as_fd(), &options))
-            });
+            let changed = resolve::open(root.as_fd(), &at)
+                .and_then(|found| change(found.as_fd(), &options).and_then(|()| change_below(found.as_fd(), &options)));
             match changed {
                 // The container has unmounted it.
                 Err(error) if matches!(error.errno(), Some(libc::ENOENT | libc::EINVAL | libc::ENOTDIR)) => {}
@@ -231,7 +230,7 @@ fn place(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Result<Option<Ow
     if options.remount {
         let target = resolve::open(root, &mount.at)?;
         destination::check(root, mount, target.as_fd())?;
-        change(target.as_fd(), options, false)?;
+        change(target.as_fd(), options)?;
         return propagate(target.as_fd(), options).map(|()| None);
     }
     let late = options.set & bits::RDONLY != 0
@@ -242,7 +241,7 @@ fn place(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Result<Option<Ow
     } else if file_system::is_cgroup(mount) {
         file_system::cgroup(root, plan, mount)?
     } else {
-        file_system::mount(root, plan, mount, late)?
+        file_system::mount(root, mount, late)?
     };
     change_below(made.as_fd(), options)?;
     propagate(made.as_fd(), options)?;
@@ -292,7 +291,7 @@ fn bind(root: BorrowedFd<'_>, mount: &Mount, reach: Reach) -> Result<OwnedFd> {
     };
     let kind = resolve::file_type(&tree)?;
     destination::check_kind(mount, tree.as_fd())?;
-    change(tree.as_fd(), &mount.options, false)?;
+    change(tree.as_fd(), &mount.options)?;
     let target =
         resolve::target(root, &mount.at, if kind == FileType::Directory { kind } else { FileType::RegularFile })?;
     destination::check(root, mount, target.as_fd())?;

@@ -5,7 +5,7 @@ use super::options::Options;
 use crate::error::{Context, Kind, Result};
 use crate::mounts::device;
 use crate::spec::root::Ids;
-use crate::sys::mount::{self as bits, MountAttr, set_attributes};
+use crate::sys::mount::{MountAttr, set_attributes};
 use rustix::mount::MountPropagationFlags;
 use std::cell::RefCell;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -71,12 +71,11 @@ impl Mount {
     }
 }
 
-pub(super) fn change(mounted: BorrowedFd<'_>, options: &Options, late: bool) -> Result<()> {
-    let set = if late { options.set & !bits::RDONLY } else { options.set };
-    if set | options.clear == 0 {
+pub(super) fn change(mounted: BorrowedFd<'_>, options: &Options) -> Result<()> {
+    if options.set | options.clear == 0 {
         return Ok(());
     }
-    let wanted = MountAttr { set, clear: options.clear, ..MountAttr::default() };
+    let wanted = MountAttr { set: options.set, clear: options.clear, ..MountAttr::default() };
     set_attributes(mounted, c"", false, &wanted).failing(Kind::Mount, || "set the attributes of the mount")
 }
 

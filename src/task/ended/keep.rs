@@ -128,9 +128,6 @@ pub(crate) fn check(definition: &Definition) -> Result<()> {
         let words = "nothing of the workspace is to be left, and yet it is to be kept or pushed";
         return Err(Error::new(Kind::Usage, words).hint("leave out `--no-changes`, or --keep and --push-branch"));
     }
-    if definition.keep == Keep::No {
-        return Ok(());
-    }
     Ok(())
 }
 

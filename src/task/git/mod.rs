@@ -255,13 +255,10 @@ mod tests {
 
     #[test]
     fn a_branch_is_what_git_takes_for_one() {
-        for name in ["main", "agent/fix-1", "ä", "a.b", "a@b"] {
+        for name in ["main", "agent/fix-1", "ä", "a.b", "a@b", "+x"] {
             check_branch(name).unwrap();
         }
-        for name in ["", "-x", "a b", "a..b", "a:b", "refs/heads/x", "x.lock", "HEAD", "a\nb", "+x", "x/", ".x", "a/.b"]
-            .iter()
-            .filter(|name| **name != "+x")
-        {
+        for name in ["", "-x", "a b", "a..b", "a:b", "refs/heads/x", "x.lock", "HEAD", "a\nb", "x/", ".x", "a/.b"] {
             assert!(check_branch(name).is_err(), "{name}");
         }
     }

@@ -273,7 +273,7 @@ impl Receipt {
             guarantee: report.guarantee,
             root_inside: record.root_inside,
             degraded: report.degraded.into_iter().map(degraded).collect(),
-            limits: Limits { disk: Some(crate::sandbox::disk_limit(&record.limits)), ..record.limits.clone() },
+            limits: Limits { disk: Some(record.limits.disk_bytes()), ..record.limits.clone() },
             limits_hit: report.limits_hit.into_iter().map(hit).collect(),
             usage: report.usage,
             image: record.image.clone(),

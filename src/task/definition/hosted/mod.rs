@@ -18,7 +18,7 @@ use super::settings::values::{degradable, place};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::Pinned;
 use crate::host::is_off;
-use crate::image::Reference;
+use crate::image::{Reference, rootless};
 use crate::sandbox::{self, Backend, Ech, Guarantee, Rule};
 use crate::task::definition::receiver::Receiver;
 use crate::task::secrets::Source;
@@ -139,7 +139,7 @@ fn read() -> Result<Option<Rules>> {
         Err(cause) => return Err(cause).failing(Kind::Policy, step).hint(|| "let everybody read it: chmod 644"),
     };
     let status = file.metadata().failing(Kind::Policy, step)?;
-    if !believable(status.uid(), status.mode()) {
+    if !is_roots(status.uid(), status.mode(), rootless::is_mapped("uid_map", NOBODY)) {
         return Err(Error::new(Kind::Policy, "it could have been written by somebody else than root")
             .doing(step())
             .hint(format!("chown root: {PATH}; chmod 644 {PATH}")));
@@ -154,8 +154,9 @@ fn step() -> String {
     format!("read the machine's rules `{PATH}`")
 }
 
-fn believable(owner: u32, mode: u32) -> bool {
-    (owner == 0 || owner == NOBODY) && mode & 0o022 == 0
+/// Whether root alone can have written a file. 65534 is a user like others where it is mapped.
+fn is_roots(owner: u32, mode: u32, nobody_is_mapped: bool) -> bool {
+    (owner == 0 || owner == NOBODY && !nobody_is_mapped) && mode & 0o022 == 0
 }
 
 /// A user namespace shows owners that it does not map as this one, such as the machine's root. Owner 0 is not that root

@@ -124,8 +124,9 @@ fn a_file_that_is_not_understood_or_not_roots_refuses_everything() {
     for (owner, mode, expected) in
         [(0, 0o644, true), (0, 0o664, false), (0, 0o646, false), (1000, 0o644, false), (NOBODY, 0o644, true)]
     {
-        assert_eq!(believable(owner, mode), expected, "{owner} {mode:o}");
+        assert_eq!(is_roots(owner, mode, false), expected, "{owner} {mode:o}");
     }
+    assert!(is_roots(0, 0o644, true) && !is_roots(NOBODY, 0o644, true));
 }
 
 #[test]
