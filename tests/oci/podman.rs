@@ -59,6 +59,15 @@ impl Podman {
         finish(command.current_dir(self.lab.path()).stdin(Stdio::null()))
     }
 
+    /// The flags for annotations, each `KEY=VALUE`, as words of shell.
+    pub(crate) fn annotations(&self, all: &[String]) -> String {
+        // Podman before 5 reads the flag as a line of comma-separated values.
+        let version = self.run("podman version --format '{{.Client.Version}}'", "brig").out;
+        let is_csv = version.split('.').next().unwrap().parse::<u32>().unwrap() < 5;
+        let quoted = |each: &String| if is_csv { format!("\"{}\"", each.replace('"', "\"\"")) } else { each.clone() };
+        all.iter().map(|each| format!(" --annotation '{}'", quoted(each))).collect()
+    }
+
     /// A path of its directory.
     pub(crate) fn path(&self) -> &Path {
         self.lab.path()

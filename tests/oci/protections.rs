@@ -309,14 +309,7 @@ fn podman_has_every_protection_by_annotations() {
     let (open, other) = (server(), server());
     let receipts = tempfile::tempdir().unwrap();
     let Some(podman) = Podman::new("podman") else { return };
-    // Podman before 5 reads the flag as a line of comma-separated values.
-    let version = podman.run("podman version --format '{{.Client.Version}}'", "brig").out;
-    let is_csv = version.split('.').next().unwrap().parse::<u32>().unwrap() < 5;
-    let quoted = |each: String| {
-        let each = if is_csv { format!("\"{}\"", each.replace('"', "\"\"")) } else { each };
-        format!(" --annotation '{each}'")
-    };
-    let annotations: String = every(open, receipts.path()).into_iter().map(quoted).collect();
+    let annotations = podman.annotations(&every(open, receipts.path()));
     let line = line(open, other).replace('\'', "'\\''");
     let done = podman.run(&format!("podman run --rm --network none{annotations} bb sh -c '{line}'"), "brig");
     check_engine(&done, receipts.path());

@@ -241,9 +241,7 @@ fn secret_of_a_container_of_podman_reaches_the_server_alone() {
     let import =
         format!("CA={}/ca.pem; {IMPORT} | podman import -q -c 'ENV PATH=/bin' - with-ca", it.lab.path().display());
     podman.run(&import, "brig").succeeded();
-    // Podman reads the flag as a line of comma-separated values.
-    let annotations: String =
-        it.annotations().iter().map(|each| format!(" --annotation '\"{}\"'", each.replace('"', "\"\""))).collect();
+    let annotations = podman.annotations(&it.annotations());
     let line = it.line();
     let run = format!("podman run --name c --network none{annotations} {PROGRAMS} with-ca sh -c '{line}'");
     it.check(&podman.run(&run, &runtime));
