@@ -173,7 +173,7 @@ def run(lab):
             table.add(name, [value / (1000 if unit == "ms" else 1) for value in values])
         tables.append(table)
     tables[0].text += (" In every row the time is the work's own, without the start. brig: `task run --dir` with everything on, so a copy-on-write workspace; "
-                       "outside, overlay: an overlayfs over the folder and nothing else, which is the kernel's own cost of copy-on-write, as with overlay2 of Docker; "
-                       "runc, crun, runsc: Docker's filter, the folder bound; bwrap: --unshare-all, no filter, the folder bound.")
+                       "runc, crun, runsc: Docker's filter, the folder bound; bwrap: --unshare-all, no filter, the folder bound. "
+                       "outside, overlay: an overlayfs over the folder alone, the kernel's own part of copy-on-write.")
     tables[0].left_out = list(dict.fromkeys(first.left_out + left_out))
     return tables
