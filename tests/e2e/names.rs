@@ -143,7 +143,7 @@ fn tasks_are_filtered_by_label_status_and_name() {
     assert_eq!(pruned(&["--label", "team=ads", "--older-than", "0s"]), index(&[0, 2]));
     assert_eq!(pruned(&["--label", "team", "--dry-run"]), index(&[0, 2]));
     assert_eq!(pruned(&["--label", "team"]), index(&[2]));
-    lab.brig(["task", "prune"]).refused(125, &["it is not said"]);
+    lab.brig(["task", "prune"]).refused(125, &["no flag chooses"]);
 }
 
 #[test]

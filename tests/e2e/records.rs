@@ -59,7 +59,7 @@ fn old_tasks_go_by_age_number_and_size_and_running_ones_stay() {
     ids.extend(lab.ids().into_iter().filter(|id| !ids.contains(id)).collect::<Vec<_>>());
     let left = |from: usize| ids[from..].iter().cloned().collect::<std::collections::BTreeSet<_>>();
     let there = || lab.ids().into_iter().collect::<std::collections::BTreeSet<_>>();
-    lab.brig(["task", "prune"]).refused(125, &["not said"]);
+    lab.brig(["task", "prune"]).refused(125, &["no flag chooses"]);
     assert_eq!(lab.brig(["task", "prune", "--older-than", "1h"]).succeeded().stdout.lines().count(), 1);
     let run = lab.brig(["task", "prune", "--keep", "2", "--dry-run", "--json"]);
     let gone: Value = serde_json::from_str(&run.succeeded().stdout).unwrap();
