@@ -152,6 +152,7 @@ fn the_commands_of_all_pages_are_understood() {
     let folders = [root.to_owned(), root.join("docs"), root.join("docs/howto")];
     let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()));
     let of_oci: Vec<_> = oci::commands::all().map(|verb| verb.get_name().to_owned()).collect();
+    let program = whole();
     let (mut number, mut mistakes) = (0, Vec::new());
     for file in files.filter(|file| file.extension().is_some_and(|end| end == "md") && !file.ends_with("docs/cli.md")) {
         for words in commands(&std::fs::read_to_string(&file).unwrap()) {
@@ -164,7 +165,7 @@ fn the_commands_of_all_pages_are_understood() {
             if of_oci.contains(&line[1]) {
                 continue;
             }
-            if let Err(error) = whole().try_get_matches_from(&line)
+            if let Err(error) = program.clone().try_get_matches_from(&line)
                 && error.use_stderr()
             {
                 mistakes.push(format!("{}: {line:?}: {error}", file.display()));

@@ -139,7 +139,7 @@ fn read() -> Result<Option<Rules>> {
         Err(cause) => return Err(cause).failing(Kind::Policy, step).hint(|| "let everybody read it: chmod 644"),
     };
     let status = file.metadata().failing(Kind::Policy, step)?;
-    if !is_roots(status.uid(), status.mode(), rootless::is_mapped("uid_map", NOBODY)) {
+    if !is_writable_by_root_alone(status.uid(), status.mode(), rootless::is_mapped("uid_map", OVERFLOW_ID)) {
         return Err(Error::new(Kind::Policy, "it could have been written by somebody else than root")
             .doing(step())
             .hint(format!("chown root: {PATH}; chmod 644 {PATH}")));
@@ -154,14 +154,14 @@ fn step() -> String {
     format!("read the machine's rules `{PATH}`")
 }
 
-/// Whether root alone can have written a file. 65534 is a user like others where it is mapped.
-fn is_roots(owner: u32, mode: u32, nobody_is_mapped: bool) -> bool {
-    (owner == 0 || owner == NOBODY && !nobody_is_mapped) && mode & 0o022 == 0
+/// Where the overflow id is mapped, it is an account like others.
+fn is_writable_by_root_alone(owner: u32, mode: u32, overflow_id_is_mapped: bool) -> bool {
+    (owner == 0 || owner == OVERFLOW_ID && !overflow_id_is_mapped) && mode & 0o022 == 0
 }
 
-/// A user namespace shows owners that it does not map as this one, such as the machine's root. Owner 0 is not that root
-/// there.
-const NOBODY: u32 = 65534;
+/// user_namespaces(7): the owner that a namespace shows for ids it does not map, such as the machine's root. Owner 0 is not
+/// that root there.
+const OVERFLOW_ID: u32 = 65534;
 
 pub(crate) struct Admitted {
     /// Defaults above a ceiling are lowered to it.

@@ -122,11 +122,11 @@ fn a_file_that_is_not_understood_or_not_roots_refuses_everything() {
     check("mode = \"hosted\"\n[backends]\ndocker = \"full\"", "docker");
     check("mode = \"hosted\"\n[backends]\nnative = \"full\"", "native");
     for (owner, mode, expected) in
-        [(0, 0o644, true), (0, 0o664, false), (0, 0o646, false), (1000, 0o644, false), (NOBODY, 0o644, true)]
+        [(0, 0o644, true), (0, 0o664, false), (0, 0o646, false), (1000, 0o644, false), (OVERFLOW_ID, 0o644, true)]
     {
-        assert_eq!(is_roots(owner, mode, false), expected, "{owner} {mode:o}");
+        assert_eq!(is_writable_by_root_alone(owner, mode, false), expected, "{owner} {mode:o}");
     }
-    assert!(is_roots(0, 0o644, true) && !is_roots(NOBODY, 0o644, true));
+    assert!(is_writable_by_root_alone(0, 0o644, true) && !is_writable_by_root_alone(OVERFLOW_ID, 0o644, true));
 }
 
 #[test]
