@@ -3,7 +3,7 @@
 Arguments: address, port, certificate, key, script, log. Without a certificate (`-`) it speaks plain HTTP. The script is
 a JSON object with `commands`, the shell commands that the model asks for one after the other, `text`, its last words, and
 perhaps `tool`, the name of the tool that takes them. The log gets one JSON object a request: the path, the account, the
-credentials, the number of results of tools, and the newest one. A request without tools gets `answer`, or a short text.
+credentials, the number of results of tools, the newest one, and the newest message. A request without tools gets `answer`, or a short text.
 """
 
 import http.server
@@ -184,6 +184,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def note(self, body):
         results = results_of(body)
         line = {"path": self.path, "results": len(results), "result": results[-1] if results else None,
+                "message": text_of((body.get("messages") or [{}])[-1].get("content")),
                 "account": self.headers["chatgpt-account-id"], "credentials": [self.headers[name] for name in HEADERS if self.headers[name]]}
         with open(LOG, "a") as log:
             log.write(json.dumps(line) + "\n")

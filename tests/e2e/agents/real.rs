@@ -1,6 +1,6 @@
 //! The real programs of agents against a scripted model server: they edit a file, run commands and finish.
 
-use super::install::{more_programs, programs};
+use super::install::{more_programs, playwright, programs};
 use crate::egress::world::World;
 use crate::support::{Lab, Run, Task};
 use serde_json::{Value, json};
@@ -10,6 +10,11 @@ use std::process::Command;
 const SERVER: &str = include_str!("../../support/model_server.py");
 const KEY: &str = "s3cret-of-the-caller-0123456789";
 const SEARCH: &str = include_str!("../../support/search_key.py");
+
+/// A command that asks a refused server and searches the key. Without `$(`, which some agents refuse.
+fn search() -> String {
+    format!("curl -sS -m 9 https://refused.test/; python3 -c '{SEARCH}'; true")
+}
 
 /// A model server, and the programs.
 struct Model<'lab> {
@@ -27,11 +32,10 @@ impl Model<'_> {
     /// With the programs of these folders.
     fn with(lab: &Lab, folders: Vec<PathBuf>) -> Option<Model<'_>> {
         let mut world = World::new(lab)?;
-        // Without `$(`, which some agents refuse.
-        let search = format!("curl -sS -m 9 https://refused.test/; python3 -c '{SEARCH}'; true");
         let script = json!({
-            "commands": ["echo hello > note.txt; rm old*; ls", search, "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"],
+            "commands": ["echo hello > note.txt; rm old*; ls", search(), "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"],
             "text": "All is done.",
+            "answer": "note.txt\n```\n<<<<<<< SEARCH\n=======\nhello\n>>>>>>> REPLACE\n```\n",
         });
         let program = lab.file("server.py", SERVER);
         let script = lab.file("script.json", script.to_string());
@@ -79,6 +83,18 @@ impl Model<'_> {
         assert!(requests.iter().all(|each| each["credentials"] == json!([credential])), "{requests:#?}");
         let said: String = requests.iter().filter_map(|each| each["result"].as_str()).collect();
         assert!(said.contains("note.txt") && !said.contains("old.txt"), "{said}");
+        self.check_key(run, &said);
+        let id = self.lab.ids().pop().unwrap();
+        assert!(run.stderr.contains("changes: 1 added, 0 modified, 1 deleted"), "{run:#?}");
+        let names = || std::fs::read_dir(&self.work).unwrap().count();
+        assert!(names() == 1 && self.work.join("old.txt").exists(), "the folder was written");
+        self.lab.brig(["task", "apply", &id]).succeeded();
+        assert!(names() == 1 && self.work.join("note.txt").exists(), "the changes were not applied");
+    }
+
+    /// Asserts that the search found no key, and that the caller sees what happened.
+    #[track_caller]
+    fn check_key(&self, run: &Run, said: &str) {
         let found = said.split_once("files: 0 variables: 0 memory: 0 in any of ").unwrap_or_else(|| panic!("{said}")).1;
         assert!(!found.starts_with("0 ") && found.contains(" processes"), "{said}");
         let id = self.lab.ids().pop().unwrap();
@@ -86,15 +102,10 @@ impl Model<'_> {
             "stays outside of the sandbox",
             &format!("refused refused.test; to allow it: brig task allow {id} refused.test"),
             "for the next run: --allow refused.test",
-            "changes: 1 added, 0 modified, 1 deleted",
             &format!("brig task apply {id}"),
         ] {
             assert!(run.stderr.contains(words), "`{words}`: {run:#?}");
         }
-        let names = || std::fs::read_dir(&self.work).unwrap().count();
-        assert!(names() == 1 && self.work.join("old.txt").exists(), "the folder was written");
-        self.lab.brig(["task", "apply", &id]).succeeded();
-        assert!(names() == 1 && self.work.join("note.txt").exists(), "the changes were not applied");
     }
 
     fn url(&self) -> String {
@@ -189,7 +200,7 @@ fn codex_works_with_its_key_outside() {
 }
 
 #[test]
-#[ignore = "installs 600 MB: tests/run agents"]
+#[ignore = "installs 1.5 GB: tests/run agents"]
 fn opencode_works_with_its_key_outside() {
     let Some(lab) = Lab::root() else { return };
     let Some(model) = more_programs().and_then(|folders| Model::with(&lab, folders)) else { return };
@@ -204,7 +215,7 @@ fn opencode_works_with_its_key_outside() {
 }
 
 #[test]
-#[ignore = "installs 600 MB: tests/run agents"]
+#[ignore = "installs 1.5 GB: tests/run agents"]
 fn gemini_cli_works_with_its_key_outside() {
     let Some(lab) = Lab::root() else { return };
     let Some(model) = more_programs().and_then(|folders| Model::with(&lab, folders)) else { return };
@@ -216,13 +227,90 @@ fn gemini_cli_works_with_its_key_outside() {
 }
 
 #[test]
-#[ignore = "installs 600 MB: tests/run agents"]
+#[ignore = "installs 1.5 GB: tests/run agents"]
 fn qwen_code_works_with_its_key_outside() {
     let Some(lab) = Lab::root() else { return };
     let Some(model) = more_programs().and_then(|folders| Model::with(&lab, folders)) else { return };
     let url = format!("{}/v1", model.url());
     let variables = [("OPENAI_API_KEY", KEY), ("OPENAI_BASE_URL", &*url), ("OPENAI_MODEL", "qwen3-coder")];
     let run = model.agent("qwen", &[], &variables).run(["-p", "write a note"]);
+    model.check(&run, &format!("Bearer {KEY}"));
+}
+
+#[test]
+#[ignore = "installs 1.5 GB: tests/run agents"]
+fn goose_works_with_its_key_outside_and_goes_on_in_its_home() {
+    let Some(lab) = Lab::root() else { return };
+    let Some(model) = more_programs().and_then(|folders| Model::with(&lab, folders)) else { return };
+    let variables = [
+        ("ANTHROPIC_API_KEY", KEY),
+        ("ANTHROPIC_HOST", &*model.url()),
+        ("GOOSE_PROVIDER", "anthropic"),
+        ("GOOSE_MODEL", "claude-sonnet-4-5"),
+    ];
+    let run = model.agent("goose", &[], &variables).run(["run", "--text", "write a note"]);
+    model.check(&run, KEY);
+    model.agent("goose", &[], &variables).run(["run", "--resume", "--text", "go on"]).succeeded();
+    let requests = model.requests();
+    assert_eq!(requests.last().unwrap()["results"], 3, "{requests:#?}");
+}
+
+/// It has no tools: it edits files by its answers, and sends the output of a failed test.
+#[test]
+#[ignore = "installs 1.5 GB: tests/run agents"]
+fn aider_works_with_its_key_outside() {
+    let Some(lab) = Lab::root() else { return };
+    let Some(model) = more_programs().and_then(|folders| Model::with(&lab, folders)) else { return };
+    let variables = [
+        ("ANTHROPIC_API_KEY", KEY),
+        ("ANTHROPIC_API_BASE", &*model.url()),
+        ("AIDER_MODEL", "anthropic/claude-sonnet-4-5"),
+    ];
+    let test = format!("test -e tried || {{ touch tried; {}; false; }}", search());
+    let words = ["--no-git", "--edit-format", "diff", "--auto-test", "--test-cmd", &test, "--message", "write a note"];
+    let run = model.agent("aider", &[], &variables).run(words);
+    run.succeeded();
+    let requests = model.requests();
+    assert!(requests.iter().all(|each| each["credentials"] == json!([KEY])), "{requests:#?}");
+    let said: String = requests.iter().filter_map(|each| each["message"].as_str()).collect();
+    model.check_key(&run, &said);
+    assert!(!model.work.join("note.txt").exists(), "the folder was written");
+    lab.brig(["task", "apply", "@"]).succeeded();
+    // Each answer of the model adds the line.
+    assert!(std::fs::read_to_string(model.work.join("note.txt")).unwrap().starts_with("hello\n"));
+}
+
+/// The image of `rootfs/build` with the libraries of a browser and the layer of an agent.
+#[test]
+#[ignore = "builds an image of Debian packages: tests/run agents"]
+fn the_agent_image_has_an_agent_and_runs_playwright() {
+    const PAGE: &str = r#"
+        import binary from '@sparticuz/chromium';
+        import { chromium } from 'playwright-core';
+        const args = ['--no-sandbox', '--no-zygote', '--disable-gpu', '--disable-dev-shm-usage'];
+        const browser = await chromium.launch({ executablePath: await binary.executablePath(), args });
+        const page = await browser.newPage();
+        await page.setContent('<p id=sum></p><script>sum.textContent = 6 * 7</script>');
+        console.log(await page.textContent('#sum'), (await page.screenshot()).subarray(1, 4).toString());
+        await browser.close();"#;
+    let Some(lab) = Lab::root() else { return };
+    let Some(model) = more_programs().and_then(|folders| Model::with(&lab, folders)) else { return };
+    let layout = lab.path().join("layout");
+    let mut build = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/rootfs/build"));
+    let built = build.args(["--browser", "--agents", "goose"]).arg(&layout).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    lab.brig(["image", "load", "--name", "agent", layout.to_str().unwrap()]).succeeded();
+    let task = lab.command(["task", "run", "--image", "agent", "--dir", playwright().to_str().unwrap()]);
+    let run = task.run(["node", "--input-type=module", "-e", PAGE]);
+    run.succeeded();
+    assert_eq!(run.stdout, "42 PNG\n", "{run:#?}");
+    let variables = [
+        ("OPENAI_API_KEY", KEY),
+        ("OPENAI_HOST", &*model.url()),
+        ("GOOSE_PROVIDER", "openai"),
+        ("GOOSE_MODEL", "gpt-4.1"),
+    ];
+    let run = model.agent("goose", &["--image", "agent"], &variables).run(["run", "--text", "write a note"]);
     model.check(&run, &format!("Bearer {KEY}"));
 }
 
