@@ -1,10 +1,10 @@
 //! The table is complete and at most as permissive as Docker's default.
 
 use super::table::GROUPS;
-use super::{Group, MACHINES, Verdict, agent, agent_spec, all_but, document, reporting_spec};
+use super::{Group, MACHINES, Verdict, agent_spec, all_but, document, reporting_spec};
 use crate::seccomp::abi::abi;
 use crate::seccomp::compile_for;
-use crate::seccomp::table::{Call, Column, names};
+use crate::seccomp::table::{Call, names};
 use crate::seccomp::tests::emulator::{Data, run};
 use crate::seccomp::tests::samples::docker;
 use crate::spec::seccomp::{Arch, Seccomp};
@@ -59,8 +59,25 @@ const EDGES: &[u64] = &[
 
 const ALLOW: u32 = 0x7fff_0000;
 
-fn ask(program: &[Instruction], number: u32, arguments: [u64; 6]) -> u32 {
-    run(program, &Data { big_endian: false, number, arch: 0xc000_003e, pointer: 0, arguments })
+/// A filter for a machine, which this one need not be.
+struct Filter {
+    arch: Arch,
+    program: Vec<Instruction>,
+}
+
+impl Filter {
+    fn new(spec: &Seccomp, arch: Arch) -> Filter {
+        Filter { arch, program: compile_for(spec, arch).unwrap().instructions }
+    }
+
+    fn number(&self, name: &str) -> Option<u32> {
+        Call::named(name)?.number(abi(self.arch).unwrap().column)
+    }
+
+    fn ask(&self, number: u32, arguments: [u64; 6]) -> u32 {
+        let abi = abi(self.arch).unwrap();
+        run(&self.program, &Data { big_endian: abi.big_endian, number, arch: abi.audit, pointer: 0, arguments })
+    }
 }
 
 /// In the first three arguments, the only ones that the profiles test.
@@ -99,12 +116,15 @@ fn every_call_has_one_verdict_and_every_verdict_a_reason() {
 
 #[test]
 fn a_call_that_is_refused_is_nowhere_allowed() {
-    let program = &agent().unwrap().instructions;
-    for group in
-        GROUPS.iter().filter(|group| matches!(group.verdict, Verdict::Refused | Verdict::Missing | Verdict::Ignored))
-    {
-        for number in calls(group).filter_map(|name| Call::named(name)?.number(Column::X86_64)) {
-            assert!(EDGES.iter().all(|edge| ask(program, number, [*edge; 6]) != ALLOW), "{number}");
+    for filter in MACHINES.map(|arch| Filter::new(&reporting_spec(), arch)) {
+        for group in GROUPS
+            .iter()
+            .filter(|group| matches!(group.verdict, Verdict::Refused | Verdict::Missing | Verdict::Ignored))
+        {
+            for name in calls(group) {
+                let Some(number) = filter.number(name) else { continue };
+                assert!(EDGES.iter().all(|edge| filter.ask(number, [*edge; 6]) != ALLOW), "{:?} {name}", filter.arch);
+            }
         }
     }
 }
@@ -113,10 +133,10 @@ fn a_call_that_is_refused_is_nowhere_allowed() {
 fn the_order_of_its_rules_does_not_matter() {
     let spec = reporting_spec();
     let reversed = Seccomp { syscalls: spec.syscalls.iter().rev().cloned().collect(), ..spec.clone() };
-    let [one, other] = [&spec, &reversed].map(|spec| compile_for(spec, Arch::X86_64).unwrap());
+    let [one, other] = [&spec, &reversed].map(|spec| Filter::new(spec, Arch::X86_64));
     for name in names().filter(|name| is_conditional(name)) {
-        let Some(number) = Call::named(name).unwrap().number(Column::X86_64) else { continue };
-        let differing = edges().find(|at| ask(&one.instructions, number, *at) != ask(&other.instructions, number, *at));
+        let Some(number) = one.number(name) else { continue };
+        let differing = edges().find(|at| one.ask(number, *at) != other.ask(number, *at));
         assert_eq!(differing, None, "{name}");
     }
 }
@@ -125,14 +145,13 @@ fn the_order_of_its_rules_does_not_matter() {
 fn the_supervisor_refuses_what_another_runtime_refuses_itself() {
     const NOTIFY: u32 = 0x7fc0_0000;
     const PERMISSION: u32 = 0x0005_0001;
-    let others = compile_for(&agent_spec(), Arch::X86_64).unwrap().instructions;
-    let program = &agent().unwrap().instructions;
+    let [ours, others] = [reporting_spec(), agent_spec()].map(|spec| Filter::new(&spec, Arch::X86_64));
     let (mut reported, mut same) = (0, 0);
     for name in names() {
-        let Some(number) = Call::named(name).and_then(|call| call.number(Column::X86_64)) else { continue };
+        let Some(number) = ours.number(name) else { continue };
         let all = edges().take(if is_conditional(name) || name == "unshare" { usize::MAX } else { 1 });
         for at in all {
-            match (ask(program, number, at), ask(&others, number, at)) {
+            match (ours.ask(number, at), others.ask(number, at)) {
                 (NOTIFY, PERMISSION) if ["clone", "unshare"].contains(&name) => reported += 1,
                 (ours, theirs) => {
                     assert_eq!(ours, theirs, "{name} {at:x?}");
@@ -152,20 +171,18 @@ const LOOSER: &[(&str, &str)] = &[(
 
 #[test]
 fn nothing_is_allowed_that_docker_refuses() {
-    let dockers = compile_for(&docker(), Arch::X86_64).unwrap().instructions;
-    let program = &agent().unwrap().instructions;
-    for name in names() {
-        let Some(number) = Call::named(name).and_then(|call| call.number(Column::X86_64)) else { continue };
-        if LOOSER.iter().any(|looser| looser.0 == name) {
-            continue;
+    for arch in MACHINES {
+        let [ours, dockers] = [reporting_spec(), docker()].map(|spec| Filter::new(&spec, arch));
+        for name in names().filter(|name| LOOSER.iter().all(|looser| looser.0 != *name)) {
+            let Some(number) = ours.number(name) else { continue };
+            let same = EDGES.iter().map(|edge| [*edge; 6]);
+            let looser = same
+                .chain(edges().take(if is_conditional(name) { usize::MAX } else { 0 }))
+                .find(|at| ours.ask(number, *at) == ALLOW && dockers.ask(number, *at) != ALLOW);
+            assert_eq!(looser, None, "{arch:?} {name}");
         }
-        let same = EDGES.iter().map(|edge| [*edge; 6]);
-        let looser = same
-            .chain(edges().take(if is_conditional(name) { usize::MAX } else { 0 }))
-            .find(|at| ask(program, number, *at) == ALLOW && ask(&dockers, number, *at) != ALLOW);
-        assert_eq!(looser, None, "{name}");
     }
-    // Calls of other machines, by name.
+    // By name, too.
     let named: Vec<String> = docker().syscalls.into_iter().flat_map(|rule| rule.names).collect();
     let allowed = GROUPS
         .iter()

@@ -207,6 +207,11 @@ proptest! {
                 (Some(super::Base::File { .. }), Some(super::Node::File { .. })) => false,
                 (base, now) => base.is_some() && now.is_some(),
             });
+            // GNU patch 2.8 does not write a name with a line break.
+            let breaks = |tree: &BTreeMap<String, Thing>| tree.keys().any(|path| path.contains('\n'));
+            if breaks(&old) || breaks(&new) {
+                return Ok(());
+            }
             if !patch.contains(&0) && !patch.windows(16).any(|part| part == b"GIT binary patch") && !changes_type && !has_link(&old) && !has_link(&new) {
                 let taken = take(&lab, &patch, PATCH);
                 prop_assert!(taken.is_ok(), "{}\n{}", taken.unwrap_err(), String::from_utf8_lossy(&patch));
