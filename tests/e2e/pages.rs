@@ -108,7 +108,7 @@ const SERVER: &str =
 
 /// The root file system of a program alone, as the archive `rootfs.tar` and as the image `debian:12`.
 const IMAGE: &str =
-    "mkdir -p root/bin root/etc; cp /bin/busybox root/bin; for name in sh cat id; do ln -s busybox root/bin/$name; done
+    "mkdir -p root/bin root/etc; cp /bin/busybox root/bin; for name in sh cat id sleep; do ln -s busybox root/bin/$name; done
     printf 'PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nID=debian\n' > root/etc/os-release
     tar -C root -cf rootfs.tar .; brig image import rootfs.tar debian:12 > /dev/null";
 
@@ -258,6 +258,42 @@ fn shared_machine() {
 #[test]
 fn volumes() {
     run_page(include_str!("../../docs/howto/volumes.md"));
+}
+
+/// The content of the page's first block of TOML.
+fn toml(page: &str) -> &str {
+    page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap()
+}
+
+/// Changes the machine. The suite `pages` of the virtual machine has Docker, containerd and Podman with the image.
+#[test]
+#[ignore = "changes the machine: tests/vm/run pages"]
+fn engines() {
+    let page = include_str!("../../docs/howto/engines.md");
+    run_page_after(&format!("{IMAGE}\ncat > agent.toml << 'END'\n{}END", toml(page)), page);
+}
+
+/// Changes the machine: a pristine Debian, with the files of a release in the clone.
+#[test]
+#[ignore = "changes the machine: tests/release"]
+fn install() {
+    let clone = std::env::var("BRIG_TEST_CLONE").unwrap();
+    run_page_after(&format!("PATH=${{PATH#*:}}; cd {clone}"), include_str!("../../docs/howto/install.md"));
+}
+
+/// Changes the machine, which has systemd. The suite has the registry of the page, with the image.
+#[test]
+#[ignore = "changes the machine: tests/vm/run pages"]
+fn workers() {
+    let page = include_str!("../../docs/howto/workers.md");
+    let preparation = format!(
+        "unset BRIG_STORE; mkdir -p rootfs /etc/brig/workers /etc/brig/keys; cp -r /mnt/work/systemd rootfs
+umask 077; echo a-key-of-the-service > /etc/brig/keys/search; umask 022
+printf '#!/bin/sh\\necho /usr/local/bin/brig\\n' > rootfs/binary; chmod 755 rootfs/binary
+cat > /etc/brig/workers/search.toml << 'END'\n{}END",
+        toml(page),
+    );
+    run_page_after(&preparation, page);
 }
 
 #[test]
