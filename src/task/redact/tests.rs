@@ -265,6 +265,26 @@ fn secrets_that_overlap_or_hold_each_other_are_hidden_whole() {
     check(&both, b"<abcdefgabcdefgh>", b"<abcdefg[redacted:A]>");
 }
 
+/// Another search finds the beginnings of long texts.
+#[test]
+fn long_text_shows_the_same_as_its_pieces() {
+    let value = b"correct horse/battery+staple";
+    for values in
+        [&[][..], &[("A", &value[..])], &[("A", value), ("B", b"another-value-of-a-task"), ("C", b"a-third-one")]]
+    {
+        let patterns = patterns(values);
+        for (form, hidden) in
+            every_encoding(value).into_iter().chain([("token", b"ghp_0123456789012345678901234567890123456".to_vec())])
+        {
+            for lead in 0..40 {
+                let text = [&vec![b'.'; lead], &hidden[..], &[b'\n'; 5000], &hidden, &[b'\n'; 5000]].concat();
+                let whole = through(&patterns, [&text[..]], false);
+                assert!(whole == through(&patterns, text.chunks(1000), false), "{form} behind {lead}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_secret_that_begins_in_what_may_be_seen_already_is_hidden() {
     let both = patterns(&[("A", b"correct-horse-battery"), ("B", b"user:pass-phrase")]);
