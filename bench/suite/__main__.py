@@ -15,6 +15,7 @@ CASES = {
     "agent": ("from `brig agent` to the agent's first byte", []),
     "scale": ("many at once, and the memory of idle ones", ["crun", "runc", "youki", "bwrap"]),
     "unpack": ("an image becomes files", ["umoci", "skopeo", "docker"]),
+    "pull": ("from a registry behind a slow link to the end of the first command", ["podman", "docker", "skopeo"]),
     "layers": ("an image of many layers as a root; layers as folders or as EROFS images", ["mkfs.erofs"]),
     "workspace": ("a large folder: ready, forked, compared, given up", ["git"]),
     "inside": ("what a sandbox costs the work in it", ["runc", "crun", "runsc", "bwrap", "git", "cargo", "npm"]),

@@ -50,6 +50,7 @@ def ready(lab, folder, table):
         "cp -a": (["cp", "-a", folder, f"{base}/cp"], 1),
         "cp -a --reflink=auto": (["cp", "-a", "--reflink=auto", folder, f"{base}/reflink"], 1),
         "git worktree add": (["git", "-C", folder, "worktree", "add", "--quiet", "--detach", f"{base}/worktree"], 1),
+        "git clone --no-local": (["git", "clone", "--quiet", "--no-local", folder, f"{base}/checked"], 1),
         "git clone --shared": (["git", "clone", "--quiet", "--shared", folder, f"{base}/clone"], 1),
     }
     began = time.monotonic()
