@@ -4,7 +4,7 @@ use super::courier::Courier;
 use super::head::is_id;
 use super::mirror::Found;
 use super::remote::{Remote, local_path, name_of};
-use super::shell::{FETCH_MISSING, LFS_FROM, PACK_NAMES, most_names};
+use super::shell::{FETCH_MISSING, LFS_FROM, PACK_NAMES, SERVE, SOURCE, most_names};
 use super::{GitJob, mirror, submodule};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, DIRECTORY};
@@ -42,17 +42,13 @@ fn check_push(errand: &GitJob<'_>, found: &Found) -> Result<()> {
     if is_default { Err(to_default(&push.branch)) } else { Ok(()) }
 }
 
-/// The repository's path in the courier's sandbox.
-const SOURCE: &str = "/source";
-
-/// Clones the full history. The other side is a second git process, which `-c` does not reach.
+/// Clones the full history.
 ///
 /// A mirror often has just the objects of this clone. Then nothing is packed, sent and hashed again: git reads the
 /// mirror's packs meanwhile, and prints their names for [`link_packs`].
 ///
 /// A partial clone fetches by id what the commit itself needs. Without that git ignores the rest.
 const CLONE: &str = r#"
-printf '[safe]\n\tdirectory = *\n[uploadpack]\n\tallowAnySHA1InWant = true\n\tallowFilter = true\n' > ~/.gitconfig
 fetch_from() { # URL COMMIT FILTER
     from=$1 commit=$2 filter=$3
     shift 3
@@ -128,8 +124,13 @@ $MODULES
 END
 "#;
 
-/// Prints the commit and, on request, the default branch.
+/// In KiB. With such packs, a repository on this machine gets a mirror: a task on a later commit takes only what is new.
+/// A smaller one is fetched sooner as a whole.
+const LARGE: u64 = 64 << 10;
+
+/// Prints the size of the packs in KiB, the commit and, on request, the default branch.
 const RESOLVE: &str = r#"
+git "$@" -C /source count-objects -v | sed -n 's/^size-pack: //p'
 git "$@" -C /source rev-parse --verify --end-of-options "$REF^{commit}"
 if [ -n "$DEFAULT" ]; then git "$@" -C /source symbolic-ref --quiet HEAD || :; fi
 "#;
@@ -156,9 +157,16 @@ pub(crate) fn base(errand: &GitJob<'_>, remote: &Remote, reference: Option<&str>
                 .with("DEFAULT", if errand.options.push.is_some() { "yes" } else { "" })
                 .run(None)
                 .doing(|| format!("find `{reference}` in the repository `{}`", path.display()))?;
-            Found::read(path, &resolved).doing(|| format!("find `{reference}`"))?
+            let (packed, resolved) = resolved.split_once('\n').unwrap_or_default();
+            let mut found = Found::read(path.clone(), resolved).doing(|| format!("find `{reference}`"))?;
+            let options = errand.options;
+            let is_whole = options.depth.is_none() && options.filter.is_none() && !options.lfs && !options.submodules;
+            if is_whole && packed.parse().is_ok_and(|size: u64| size >= LARGE) {
+                found.source = mirror::fetch(errand, &Remote::Local(path), &found.commit)?.source;
+            }
+            found
         }
-        Remote::Far(far) => mirror::fetch(errand, far, reference)?,
+        Remote::Far(_) => mirror::fetch(errand, remote, reference)?,
     };
     check_push(errand, &found)?;
     let Found { source, commit, .. } = found;
@@ -190,8 +198,10 @@ fn make(errand: &GitJob<'_>, remote: &Remote, source: &Path, commit: &str, finis
         true => submodule::modules(errand, remote, source, commit)?,
         false => Vec::new(),
     };
-    let script =
-        format!("{PACK_NAMES}{FETCH_MISSING}{LFS_FROM}{CLONE}{}", if modules.is_empty() { "" } else { SUBMODULES });
+    let script = format!(
+        "{SERVE}{PACK_NAMES}{FETCH_MISSING}{LFS_FROM}{CLONE}{}",
+        if modules.is_empty() { "" } else { SUBMODULES }
+    );
     let table = submodule::table(&modules)?;
     let share = if is_off("mirror-packs") { "all" } else { "yes" };
     let mut clone = |shares: bool| {
@@ -208,8 +218,8 @@ fn make(errand: &GitJob<'_>, remote: &Remote, source: &Path, commit: &str, finis
         }
         courier.with_portion().run(Some(&mut collect))
     };
-    // The objects of a local repository are not checked yet.
-    let cloned = match clone(matches!(remote, Remote::Far(_))) {
+    // The objects of a local repository are not checked yet, those of a mirror are.
+    let cloned = match clone(source.starts_with(errand.store.mirrors())) {
         Ok(packs) if !packs.is_empty() && !link_packs(source, &packs, &unfinished) => {
             files::remove_directory(&unfinished)
                 .map_err(|cause| files::failed(cause, "remove an unfinished checkout".to_owned()))

@@ -1,10 +1,10 @@
-//! The bare mirror of a remote repository in the store: made once, then updated.
+//! The bare mirror of a remote or large repository in the store: made once, then updated.
 
 use super::courier::Courier;
 use super::elsewhere::lfs_url;
 use super::growth::{Growth, exceeds};
-use super::remote::{RemoteHost, name_of};
-use super::shell::{FETCH_MISSING, LFS_INTO_MIRROR, PACK_NAMES, most_names};
+use super::remote::{Remote, name_of};
+use super::shell::{FETCH_MISSING, LFS_INTO_MIRROR, PACK_NAMES, SERVE, SOURCE, most_names};
 use super::{GitJob, head::is_id};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
@@ -118,35 +118,43 @@ const MOST_LARGE_FILES: u64 = 1_000_000;
 const DEEPEST: usize = 6;
 
 /// Returns path, commit of `reference` and default branch.
-pub(super) fn fetch(errand: &GitJob<'_>, far: &RemoteHost, reference: &str) -> Result<Found> {
+pub(super) fn fetch(errand: &GitJob<'_>, remote: &Remote, reference: &str) -> Result<Found> {
+    let shown = match remote {
+        Remote::Local(path) => path.to_string_lossy(),
+        Remote::Far(far) => far.url.as_str().into(),
+    };
     let mirrors = errand.store.mirrors();
     files::create_directories(&mirrors, 0o700)?;
     // A shallow or partial mirror would cut the history of tasks that want all of it.
-    let name = format!("{}{}", name_of(&far.url), errand.options.portion());
+    let name = format!("{}{}", name_of(&shown), errand.options.portion());
     let mirror = mirrors.join(&name);
     let lock = errand
         .budget
         .lock(&mirrors.join(format!(".{name}.lock")), || errand.is_asked_to_end())
-        .doing(|| format!("fetch the repository `{}`", far.url))?;
+        .doing(|| format!("fetch the repository `{shown}`"))?;
     lock.touch();
     files::create_directories(&mirror, 0o700)?;
     let room = Limits::DISK.saturating_sub(measured(&mirror)?.bytes);
-    let script = format!("{PACK_NAMES}{FETCH_MISSING}{LFS_INTO_MIRROR}{KEEP_NAMES}{TIDY}{FETCH}");
+    let script = format!("{SERVE}{PACK_NAMES}{FETCH_MISSING}{LFS_INTO_MIRROR}{KEEP_NAMES}{TIDY}{FETCH}");
     let courier = Courier::new(errand, &script)
         .lend(&mirror, "/mirror")
-        .with("URL", &far.url)
         .with("REF", reference)
         .with_portion()
-        .with("LFS", if errand.options.lfs { lfs_url(far) } else { String::new() })
         .with("PACKS", PACKS.to_string())
         .with("MOST_BLOCKS", (Limits::DISK / BLOCK).to_string())
         .with("BLOCKS", (room / BLOCK).to_string())
         .with("MOST_NAMES", most_names())
-        .bound(Growth::new(&mirror, most(errand)))
-        .reach(far)?;
+        .bound(Growth::new(&mirror, most(errand)));
+    let courier = match remote {
+        Remote::Local(path) => courier.show(path, SOURCE).with("URL", format!("file://{SOURCE}")).with("LFS", ""),
+        Remote::Far(far) => {
+            let lfs = if errand.options.lfs { lfs_url(far) } else { String::new() };
+            courier.with("URL", &far.url).with("LFS", lfs).reach(far)?
+        }
+    };
     let answer = courier.run(None);
     // Also after a failure: the files of a failed courier stay.
-    let answer = check(errand, &mirror).and(answer).doing(|| format!("fetch the repository `{}`", far.url))?;
+    let answer = check(errand, &mirror).and(answer).doing(|| format!("fetch the repository `{shown}`"))?;
     Found::read(mirror, &answer).doing(|| format!("fetch `{reference}`"))
 }
 

@@ -1,5 +1,14 @@
 //! Script functions of several couriers. Their last arguments are git's safe settings.
 
+/// The repository's path in the courier's sandbox.
+pub(super) const SOURCE: &str = "/source";
+
+/// Lets git serve a repository of another owner, and each commit that is named by its id. The other side is a second
+/// git process, which `-c` does not reach.
+pub(super) const SERVE: &str = r#"
+printf '[safe]\n\tdirectory = *\n[uploadpack]\n\tallowAnySHA1InWant = true\n\tallowFilter = true\n' > ~/.gitconfig
+"#;
+
 /// Branches and tags of a repository.
 const MOST_NAMES: u64 = 50_000;
 

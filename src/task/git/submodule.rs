@@ -144,8 +144,9 @@ fn place(errand: &GitJob<'_>, top: &Remote, parent: &Parent, link: Link) -> Resu
                 (options.credential, options.ssh_key) = (None, None);
             }
             let errand = GitJob { options: &options, ..*errand };
-            let source = mirror::fetch(&errand, &far, &link.commit).doing(step)?.source;
-            (Remote::Far(far), source)
+            let remote = Remote::Far(far);
+            let source = mirror::fetch(&errand, &remote, &link.commit).doing(step)?.source;
+            (remote, source)
         }
     };
     Ok(Module {

@@ -76,7 +76,7 @@ fn a_repository_is_cloned_worked_on_and_pushed_back() {
 }
 
 /// The packs of the newest checkout or mirror in a folder of the store, with their inodes.
-fn packs(lab: &Lab, folder: &str, below: &str) -> Vec<(String, u64)> {
+pub(super) fn packs(lab: &Lab, folder: &str, below: &str) -> Vec<(String, u64)> {
     let tops = fs::read_dir(lab.store().join(folder)).unwrap().map(|each| each.unwrap().path());
     let newest = tops.filter(|path| path.is_dir()).max_by_key(|path| fs::metadata(path).unwrap().created().unwrap());
     let files = fs::read_dir(newest.unwrap().join(below)).unwrap().map(|each| each.unwrap());

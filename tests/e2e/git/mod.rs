@@ -72,6 +72,33 @@ fn push(run: &Run) -> Value {
     run.receipt()["push"].clone()
 }
 
+/// From 64 MiB of packs on.
+#[test]
+fn a_large_repository_of_this_machine_gets_a_mirror_that_takes_only_what_is_new() {
+    let lab = Lab::new();
+    let remote = bare(&lab);
+    let seed = lab.path().join("seed");
+    host(&seed, "head -c 70000000 /dev/urandom > large; git add .; git -c core.compression=0 commit -qm large");
+    host(&seed, "git push -q ../remote.git main; git -C ../remote.git repack -adq");
+    let look = "git fsck --strict && git log --format=%s && git branch -r && git status --porcelain";
+    let run = task(&lab, &remote, &[], look);
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.contains("large\ntwo\none\n  origin/main\n  origin/other\n"), "{run:#?}");
+    let of_base = || https::packs(&lab, "bases", ".git/objects/pack");
+    let first = of_base();
+    assert_eq!(first, https::packs(&lab, "mirrors", "objects/pack"), "stored once");
+    host(&seed, "echo three > file; git commit -qam three; git push -q ../remote.git main");
+    // No branch leads to this one.
+    let unnamed = host(&remote, "git commit-tree -p main -m unnamed main^{tree}");
+    for (more, newest) in [(vec![], "three\n"), (vec!["--ref", &unnamed], "unnamed\nthree\n")] {
+        let run = task(&lab, &remote, &more, look);
+        run.ended_as("succeeded", 0);
+        assert!(run.stderr.contains(&format!("{newest}large\ntwo\none\n")), "{run:#?}");
+        let now = of_base();
+        assert!(now.len() > first.len() && first.iter().all(|pack| now.contains(pack)), "{first:?} {now:?}");
+    }
+}
+
 #[test]
 fn the_agents_commits_are_pushed_to_the_branch_and_nothing_else_is() {
     let lab = Lab::new();
