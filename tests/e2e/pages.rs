@@ -110,7 +110,7 @@ const SERVER: &str =
 const IMAGE: &str =
     "mkdir -p root/bin root/etc; cp /bin/busybox root/bin; for name in sh cat id sleep; do ln -s busybox root/bin/$name; done
     printf 'PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nID=debian\n' > root/etc/os-release
-    tar -C root -cf rootfs.tar .; brig image import rootfs.tar debian:12 > /dev/null";
+    tar -C root -cf rootfs.tar .; brig image import rootfs.tar debian:12 > /dev/null 2>&1";
 
 /// A program in the place of an agent. It mends the repository.
 const AGENT: &str = "mkdir -p .local/bin; PATH=$HOME/.local/bin:$PATH
