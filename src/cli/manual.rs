@@ -124,7 +124,7 @@ fn commands(page: &str) -> Vec<Vec<String>> {
         } else if is_inside && lines.last().is_some_and(|line| line.ends_with('\\')) {
             let first = lines.pop().unwrap();
             lines.push(format!("{} {}", first.trim_end_matches('\\'), line.trim_start_matches("> ")));
-        } else if is_inside {
+        } else if is_inside && (block != Some("console") || line.starts_with(['$', '>'])) {
             lines.push(line.to_owned());
         }
     }
