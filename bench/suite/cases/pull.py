@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from cases import docker, doors, unpack
-from lab import Failed
+from lab import REPOSITORY, Failed
 from measure import Table, attempt
 
 RATE, DELAY = 25_000_000, 0.02  # 200 Mbit/s, and 40 ms there and back
@@ -37,7 +37,7 @@ def serve(lab, layout):
     lab.begin("docker-registry", "serve", lab.path("registry.yml"))
     wait_for(behind)
     lab.run("skopeo", "copy", "--insecure-policy", "--dest-tls-verify=false", f"oci:{layout}:t", f"docker://127.0.0.1:{behind}/bench:1")
-    lab.begin(sys.executable, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "link.py"), str(port), str(behind), str(RATE), str(DELAY))
+    lab.begin(sys.executable, os.path.join(REPOSITORY, "bench", "suite", "link.py"), str(port), str(behind), str(RATE), str(DELAY))
     wait_for(port)
     index = json.load(open(f"{layout}/index.json"))
     manifest = json.load(open(f"{layout}/blobs/sha256/{index['manifests'][0]['digest'][7:]}"))

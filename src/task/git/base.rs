@@ -128,9 +128,13 @@ END
 /// A smaller one is fetched sooner as a whole.
 const LARGE: u64 = 64 << 10;
 
-/// Prints the size of the packs in KiB, the commit and, on request, the default branch.
-const RESOLVE: &str = r#"
+/// Prints the size of the packs in KiB.
+const MEASURE: &str = r#"
 git "$@" -C /source count-objects -v | sed -n 's/^size-pack: //p'
+"#;
+
+/// Prints the commit and, on request, the default branch.
+const RESOLVE: &str = r#"
 git "$@" -C /source rev-parse --verify --end-of-options "$REF^{commit}"
 if [ -n "$DEFAULT" ]; then git "$@" -C /source symbolic-ref --quiet HEAD || :; fi
 "#;
@@ -157,14 +161,7 @@ pub(crate) fn base(errand: &GitJob<'_>, remote: &Remote, reference: Option<&str>
                 .with("DEFAULT", if errand.options.push.is_some() { "yes" } else { "" })
                 .run(None)
                 .doing(|| format!("find `{reference}` in the repository `{}`", path.display()))?;
-            let (packed, resolved) = resolved.split_once('\n').unwrap_or_default();
-            let mut found = Found::read(path.clone(), resolved).doing(|| format!("find `{reference}`"))?;
-            let options = errand.options;
-            let is_whole = options.depth.is_none() && options.filter.is_none() && !options.lfs && !options.submodules;
-            if is_whole && packed.parse().is_ok_and(|size: u64| size >= LARGE) {
-                found.source = mirror::fetch(errand, &Remote::Local(path), &found.commit)?.source;
-            }
-            found
+            Found::read(path, &resolved).doing(|| format!("find `{reference}`"))?
         }
         Remote::Far(_) => mirror::fetch(errand, remote, reference)?,
     };
@@ -181,9 +178,28 @@ pub(crate) fn base(errand: &GitJob<'_>, remote: &Remote, reference: Option<&str>
     lock.touch();
     let finished = bases.join(name);
     if !finished.exists() {
+        let source = match remote {
+            Remote::Local(_) if is_large(errand, &source)? => {
+                mirror::fetch(errand, &Remote::Local(source), &commit)?.source
+            }
+            _ => source,
+        };
         make(errand, remote, &source, &commit, &finished).doing(|| format!("check out `{commit}`"))?;
     }
     Ok(Base { path: finished, commit, identity: place })
+}
+
+/// Whether a checkout of a repository on this machine comes by way of a mirror.
+fn is_large(errand: &GitJob<'_>, path: &Path) -> Result<bool> {
+    let options = errand.options;
+    if options.depth.is_some() || options.filter.is_some() || options.lfs || options.submodules {
+        return Ok(false);
+    }
+    let packed = Courier::new(errand, MEASURE)
+        .show(path, SOURCE)
+        .run(None)
+        .doing(|| format!("measure the repository `{}`", path.display()))?;
+    Ok(packed.trim().parse().is_ok_and(|size: u64| size >= LARGE))
 }
 
 fn make(errand: &GitJob<'_>, remote: &Remote, source: &Path, commit: &str, finished: &Path) -> Result<()> {

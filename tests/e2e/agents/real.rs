@@ -29,6 +29,11 @@ impl Model<'_> {
         Model::with(lab, programs()?)
     }
 
+    /// With more programs.
+    fn of_more(lab: &Lab) -> Option<Model<'_>> {
+        Model::with(lab, more_programs()?)
+    }
+
     /// With the programs of these folders.
     fn with(lab: &Lab, folders: Vec<PathBuf>) -> Option<Model<'_>> {
         let mut world = World::new(lab)?;
@@ -203,7 +208,7 @@ fn codex_works_with_its_key_outside() {
 #[ignore = "installs 1.5 GB: tests/run agents"]
 fn opencode_works_with_its_key_outside() {
     let Some(lab) = Lab::root() else { return };
-    let Some(model) = more_programs().and_then(|folders| Model::with(&lab, folders)) else { return };
+    let Some(model) = Model::of_more(&lab) else { return };
     let variables = [("ANTHROPIC_API_KEY", KEY), ("ANTHROPIC_BASE_URL", &*model.url())];
     let run =
         model.agent("opencode", &[], &variables).run(["run", "-m", "anthropic/claude-sonnet-4-5", "write a note"]);
@@ -218,7 +223,7 @@ fn opencode_works_with_its_key_outside() {
 #[ignore = "installs 1.5 GB: tests/run agents"]
 fn gemini_cli_works_with_its_key_outside() {
     let Some(lab) = Lab::root() else { return };
-    let Some(model) = more_programs().and_then(|folders| Model::with(&lab, folders)) else { return };
+    let Some(model) = Model::of_more(&lab) else { return };
     // With a model of the caller it does not ask which model fits.
     let variables =
         [("GEMINI_API_KEY", KEY), ("GOOGLE_GEMINI_BASE_URL", &*model.url()), ("GEMINI_MODEL", "gemini-2.5-pro")];
@@ -230,7 +235,7 @@ fn gemini_cli_works_with_its_key_outside() {
 #[ignore = "installs 1.5 GB: tests/run agents"]
 fn qwen_code_works_with_its_key_outside() {
     let Some(lab) = Lab::root() else { return };
-    let Some(model) = more_programs().and_then(|folders| Model::with(&lab, folders)) else { return };
+    let Some(model) = Model::of_more(&lab) else { return };
     let url = format!("{}/v1", model.url());
     let variables = [("OPENAI_API_KEY", KEY), ("OPENAI_BASE_URL", &*url), ("OPENAI_MODEL", "qwen3-coder")];
     let run = model.agent("qwen", &[], &variables).run(["-p", "write a note"]);
@@ -241,7 +246,7 @@ fn qwen_code_works_with_its_key_outside() {
 #[ignore = "installs 1.5 GB: tests/run agents"]
 fn goose_works_with_its_key_outside_and_goes_on_in_its_home() {
     let Some(lab) = Lab::root() else { return };
-    let Some(model) = more_programs().and_then(|folders| Model::with(&lab, folders)) else { return };
+    let Some(model) = Model::of_more(&lab) else { return };
     let variables = [
         ("ANTHROPIC_API_KEY", KEY),
         ("ANTHROPIC_HOST", &*model.url()),
@@ -260,7 +265,7 @@ fn goose_works_with_its_key_outside_and_goes_on_in_its_home() {
 #[ignore = "installs 1.5 GB: tests/run agents"]
 fn aider_works_with_its_key_outside() {
     let Some(lab) = Lab::root() else { return };
-    let Some(model) = more_programs().and_then(|folders| Model::with(&lab, folders)) else { return };
+    let Some(model) = Model::of_more(&lab) else { return };
     let variables = [
         ("ANTHROPIC_API_KEY", KEY),
         ("ANTHROPIC_API_BASE", &*model.url()),
@@ -294,7 +299,7 @@ fn the_agent_image_has_an_agent_and_runs_playwright() {
         console.log(await page.textContent('#sum'), (await page.screenshot()).subarray(1, 4).toString());
         await browser.close();"#;
     let Some(lab) = Lab::root() else { return };
-    let Some(model) = more_programs().and_then(|folders| Model::with(&lab, folders)) else { return };
+    let Some(model) = Model::of_more(&lab) else { return };
     let layout = lab.path().join("layout");
     let mut build = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/rootfs/build"));
     let built = build.args(["--browser", "--agents", "goose"]).arg(&layout).output().unwrap();
