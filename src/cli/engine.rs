@@ -22,6 +22,7 @@ pub(super) struct Arguments {
 }
 
 #[derive(Subcommand)]
+#[command(defer = true)]
 enum Verb {
     Setup(SetupArguments),
     Check(CheckArguments),

@@ -104,7 +104,8 @@ mod tests {
 
     #[test]
     fn every_command_and_flag_of_a_hint_exists() {
-        let root = crate::cli::Arguments::command();
+        let mut root = crate::cli::Arguments::command();
+        root.build();
         let run = root.find_subcommand("task").unwrap().find_subcommand("run").unwrap();
         let has_flag = |flag: &str| {
             run.get_arguments().any(|one| {

@@ -12,8 +12,9 @@ use std::path::Path;
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cli.md");
 
 fn page() -> String {
-    let mut root = super::verbs::grouped(Arguments::command()).term_width(110);
+    let mut root = Arguments::command().term_width(110);
     root.build();
+    let root = super::verbs::grouped(root);
     let mut text = String::from(
         "# The command line\n\nMade from the program's own help by `BRIG_DOCS=write cargo test --bin brig`; a test compares them.\n\
          What is understood wrongly ends with exit status 125 before anything is started.\n",
@@ -52,9 +53,9 @@ fn the_page_about_the_command_line_is_what_the_program_says() {
 /// The whole program, with the verbs that clap does not parse.
 fn whole() -> Command {
     let root = Arguments::command().args(oci::commands::globals()).subcommands(oci::commands::all());
-    let mut root = without_environment(root.disable_help_subcommand(true));
+    let mut root = root.disable_help_subcommand(true);
     root.build();
-    root
+    without_environment(root)
 }
 
 /// The same help for each environment of this process.

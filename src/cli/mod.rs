@@ -55,6 +55,7 @@ struct Arguments {
 }
 
 #[derive(Subcommand)]
+#[command(defer = true)]
 enum Verb {
     Agent(Box<agent::Arguments>),
     /// Run agents in sandboxes, and see what came of it
@@ -119,10 +120,13 @@ pub fn main() -> ExitCode {
     ended(done, json)
 }
 
-/// Parses the command line. Only a help and an error need the text with the verbs in groups.
+/// Parses the command line. A verb's flags are made when it is parsed: to make all takes longer than most commands. Only
+/// a help and an error need all, and the text with the verbs in groups.
 fn parse(words: &[std::ffi::OsString]) -> std::result::Result<Arguments, clap::Error> {
     Arguments::try_parse_from(words).or_else(|_| {
-        let mut command = verbs::grouped(Arguments::command());
+        let mut command = Arguments::command();
+        command.build();
+        let mut command = verbs::grouped(command);
         let mut matches = command.try_get_matches_from_mut(words)?;
         Arguments::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
     })

@@ -71,7 +71,9 @@ mod tests {
 
     #[test]
     fn the_help_has_every_verb_once_in_its_group() {
-        let mut command = grouped(crate::cli::Arguments::command());
+        let mut command = crate::cli::Arguments::command();
+        command.build();
+        let mut command = grouped(command);
         let help = command.render_long_help().to_string();
         let lines: Vec<_> = help.lines().collect();
         let at = |line: &str| {

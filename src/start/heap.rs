@@ -1,17 +1,20 @@
 //! The heap of a start, which makes some thousand small allocations and ends. musl's allocator asks the kernel for few
 //! pages at a time and returns them at once: a tenth of a start's processor time (docs/decisions/0005-start-path.md).
 //!
-//! Pieces come from one block of zero pages; a freed piece serves the next allocation of its size. The system's
-//! allocator serves the rest. Only the interface of [`GlobalAlloc`] is unsafe.
+//! Pieces come from one block of zero pages; a freed piece serves the next allocation of its size. Its first word names
+//! the next free piece: a table for that would be some 35 pages that a start touches. The system's allocator serves the
+//! rest. Only the interface of [`GlobalAlloc`] is unsafe.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// Bytes. A page that is never touched costs nothing.
 const SIZE: usize = 1024 * 1024;
 const UNIT: usize = 16;
 const UNITS: usize = SIZE / UNIT;
+/// Of the block: [`AtomicU32`]s.
+const WORDS: usize = SIZE / 4;
 /// Up to here each multiple of [`UNIT`] has a class; above, four for each doubling.
 const FINE: usize = 512;
 const LARGEST: usize = 256 * 1024;
@@ -22,7 +25,7 @@ const CLASSES: usize = FINE / UNIT + 4 * (LARGEST / FINE).ilog2() as usize;
 const TRIES: usize = 1000;
 
 #[repr(align(4096))]
-struct Block([AtomicU8; SIZE]);
+struct Block([AtomicU32; WORDS]);
 
 /// The pieces in use, in units from the block's start. 0 means "none" in lists: unit 0 is never given out.
 struct Account {
@@ -30,14 +33,12 @@ struct Account {
     used: u32,
     /// Units from this one on are given out.
     large: u32,
+    /// The first free piece of each class.
     free: [u32; CLASSES],
-    /// The next free piece of the same class.
-    next: [u32; UNITS],
 }
 
-static BLOCK: Block = Block([const { AtomicU8::new(0) }; SIZE]);
-static ACCOUNT: Mutex<Account> =
-    Mutex::new(Account { used: 1, large: UNITS as u32, free: [0; CLASSES], next: [0; UNITS] });
+static BLOCK: Block = Block([const { AtomicU32::new(0) }; WORDS]);
+static ACCOUNT: Mutex<Account> = Mutex::new(Account::new());
 
 /// The allocator of the `brig` program. A long-lived program wastes [`SIZE`] bytes at most.
 #[derive(Debug, Clone, Copy)]
@@ -69,12 +70,21 @@ fn account() -> Option<MutexGuard<'static, Account>> {
     ACCOUNT.try_lock().ok()
 }
 
+/// The first word of a free piece: the next free piece of its class.
+fn next(block: &[AtomicU32], piece: u32) -> &AtomicU32 {
+    &block[piece as usize * (UNIT / 4)]
+}
+
 impl Account {
+    const fn new() -> Self {
+        Account { used: 1, large: UNITS as u32, free: [0; CLASSES] }
+    }
+
     /// With `true` the piece is zero throughout.
-    fn take(&mut self, class: usize, size: usize) -> Option<(u32, bool)> {
+    fn take(&mut self, block: &[AtomicU32], class: usize, size: usize) -> Option<(u32, bool)> {
         let first = self.free[class];
         if first != 0 {
-            self.free[class] = self.next[first as usize];
+            self.free[class] = next(block, first).load(Ordering::Relaxed);
             return Some((first, false));
         }
         let units = (size / UNIT) as u32;
@@ -90,8 +100,8 @@ impl Account {
         }
     }
 
-    fn return_piece(&mut self, class: usize, piece: u32) {
-        self.next[piece as usize] = self.free[class];
+    fn return_piece(&mut self, block: &[AtomicU32], class: usize, piece: u32) {
+        next(block, piece).store(self.free[class], Ordering::Relaxed);
         self.free[class] = piece;
     }
 }
@@ -102,7 +112,7 @@ fn take(layout: Layout) -> Option<(*mut u8, bool)> {
         return None;
     }
     let (class, size) = class(layout.size());
-    let (piece, is_fresh) = account()?.take(class, size)?;
+    let (piece, is_fresh) = account()?.take(&BLOCK.0, class, size)?;
     Some((BLOCK.0.as_ptr().cast_mut().cast::<u8>().wrapping_add(piece as usize * UNIT), is_fresh))
 }
 
@@ -111,14 +121,14 @@ fn free(pointer: *mut u8, layout: Layout) {
     let (class, _) = class(layout.size());
     for _ in 0..TRIES {
         if let Some(mut account) = account() {
-            return account.return_piece(class, (offset(pointer) / UNIT) as u32);
+            return account.return_piece(&BLOCK.0, class, (offset(pointer) / UNIT) as u32);
         }
         std::hint::spin_loop();
     }
 }
 
 // SAFETY: a piece has one owner at a time: `take` removes it from the account. It is as large as its class and aligned
-// to UNIT. Its address comes from a pointer to the whole block, whose bytes may change (AtomicU8). System gets back
+// to UNIT. Its address comes from a pointer to the whole block, whose words may change (AtomicU32). System gets back
 // only what it gave out. Callers keep to the layout.
 unsafe impl GlobalAlloc for StartHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -189,14 +199,15 @@ mod tests {
         assert_eq!(last, (CLASSES - 1, LARGEST));
     }
 
-    fn fresh() -> Box<Account> {
-        Box::new(Account { used: 1, large: UNITS as u32, free: [0; CLASSES], next: [0; UNITS] })
+    fn fresh() -> (Account, Vec<AtomicU32>) {
+        (Account::new(), (0..WORDS).map(|_| AtomicU32::new(0)).collect())
     }
 
     /// Returns pieces at random, from a fixed seed, until the account is full.
     #[test]
     fn no_two_pieces_that_are_handed_out_overlap() {
-        let (mut account, mut held, mut owner) = (fresh(), Vec::new(), vec![false; UNITS]);
+        let (mut account, block) = fresh();
+        let (mut held, mut owner) = (Vec::new(), vec![false; UNITS]);
         let mut state = 88_172_645_463_325_252_u64;
         let mut below = |most: usize| {
             state ^= state << 13;
@@ -208,12 +219,14 @@ mod tests {
         for _ in 0..200_000 {
             let size = if below(200) == 0 { 1 + below(LARGEST) } else { 1 + below(2000) };
             let (class, piece_size) = class(size);
-            match account.take(class, piece_size) {
+            match account.take(&block, class, piece_size) {
                 Some((piece, _)) => {
                     let range = piece as usize..piece as usize + piece_size / UNIT;
                     assert!(range.start > 0 && range.end <= UNITS, "{range:?} of {size} is outside of the block");
                     assert!(!owner[range.clone()].contains(&true), "{range:?} of {size} has an owner");
                     owner[range.clone()].fill(true);
+                    // Its owner may write anything.
+                    next(&block, piece).store(u32::MAX, Ordering::Relaxed);
                     held.push((class, range));
                 }
                 None => full += 1,
@@ -221,7 +234,7 @@ mod tests {
             if below(3) > 0 && !held.is_empty() {
                 let (class, range) = held.swap_remove(below(held.len()));
                 owner[range.clone()].fill(false);
-                account.return_piece(class, range.start as u32);
+                account.return_piece(&block, class, range.start as u32);
             }
         }
         assert!(full > 0 && !held.is_empty());
@@ -229,13 +242,17 @@ mod tests {
 
     #[test]
     fn fresh_pieces_are_marked_and_freed_ones_serve_their_class_again() {
-        let mut account = fresh();
-        assert_eq!(account.take(0, UNIT), Some((1, true)));
-        account.return_piece(0, 1);
-        assert_eq!(account.take(1, 2 * UNIT), Some((2, true)));
-        assert_eq!(account.take(0, UNIT), Some((1, false)));
+        let (mut account, block) = fresh();
+        assert_eq!(account.take(&block, 0, UNIT), Some((1, true)));
+        account.return_piece(&block, 0, 1);
+        assert_eq!(account.take(&block, 1, 2 * UNIT), Some((2, true)));
+        assert_eq!(account.take(&block, 0, UNIT), Some((1, false)));
         let (table, size) = class(LARGE);
-        assert_eq!(account.take(table, size), Some(((UNITS - LARGE / UNIT) as u32, true)), "tables are at the end");
+        assert_eq!(
+            account.take(&block, table, size),
+            Some(((UNITS - LARGE / UNIT) as u32, true)),
+            "tables are at the end"
+        );
     }
 
     #[test]

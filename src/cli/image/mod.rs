@@ -86,6 +86,7 @@ impl Process {
 }
 
 #[derive(Subcommand)]
+#[command(defer = true)]
 enum Verb {
     Pull(transfer::PullArguments),
     Push(transfer::PushArguments),

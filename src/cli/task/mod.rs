@@ -45,6 +45,7 @@ pub(super) struct Arguments {
 }
 
 #[derive(Subcommand)]
+#[command(defer = true)]
 #[allow(clippy::large_enum_variant, reason = "there is one, and it is used at once")]
 enum Verb {
     Run(Box<run::Arguments>),
@@ -249,7 +250,8 @@ mod tests {
     /// `--help` and what clap adds are in no row.
     #[test]
     fn every_flag_has_a_rule_for_hosted_mode() {
-        let verbs = Arguments::augment_args(clap::Command::new("task"));
+        let mut verbs = Arguments::augment_args(clap::Command::new("task"));
+        verbs.build();
         let verbs = std::iter::once(&verbs).chain(verbs.get_subcommands());
         let mut seen = 0;
         for (verb, argument) in verbs.flat_map(|verb| verb.get_arguments().map(move |argument| (verb, argument))) {

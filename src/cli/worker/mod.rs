@@ -25,6 +25,7 @@ pub(super) struct Arguments {
 }
 
 #[derive(Subcommand)]
+#[command(defer = true)]
 enum Verb {
     #[command(visible_alias = "list")]
     Ls(look::LsArguments),
