@@ -44,8 +44,9 @@ impl<'a> BlobWriter<'a> {
         Ok(BlobWriter { store, source, descriptor, file: Some(kept) })
     }
 
-    /// First the file's bytes, then the source's, which are written to the file.
-    pub(crate) fn blob(&mut self) -> Result<Blob<'_>> {
+    /// First the file's bytes, then the source's, which are written to the file. The bytes of other blobs of the store
+    /// are added to `reused`, if they may be used.
+    pub(crate) fn blob(&mut self, reused: Option<&mut u64>) -> Result<Blob<'_>> {
         let Some((path, file)) = self.file.as_mut() else {
             return Ok(Box::new(self.store.open_blob(&self.descriptor.digest)?));
         };
@@ -56,7 +57,15 @@ impl<'a> BlobWriter<'a> {
         file.set_len(there).map_err(failed)?;
         file.seek(SeekFrom::Start(0)).map_err(failed)?;
         let reader = File::open(&*path).map_err(failed)?.take(there);
-        let rest = self.source.open(self.descriptor, there)?;
+        let rest = match reused {
+            None => self.source.open(self.descriptor, there)?,
+            Some(reused) => {
+                let (rest, count) = self.source.open_reusing(self.descriptor, there, self.store)?;
+                // An interrupted pull may have taken parts of other blobs.
+                *reused = count + there;
+                rest
+            }
+        };
         file.seek(SeekFrom::Start(there)).map_err(failed)?;
         Ok(Box::new(reader.chain(TeeReader { rest, file })))
     }

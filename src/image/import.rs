@@ -79,6 +79,7 @@ pub fn import(
         size: manifest.len() as u64,
         urls: Vec::new(),
         data: None,
+        toc: None,
     };
     let source = ImportedImage { documents: vec![manifest, config], layer: (digest, blob) };
     load::add(store, &source, &descriptor, std::slice::from_ref(name), options, report).doing(step)

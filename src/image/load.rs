@@ -252,6 +252,30 @@ impl Work<'_> {
     }
 
     fn unpack(&self, index: usize) -> Result<()> {
+        let digest = &self.layers[index].digest;
+        if self.layers[index].toc.is_some() {
+            let (budget, mut reused) = (self.budget.fork(), 0);
+            match self.unpack_with(index, &budget, Some(&mut reused)) {
+                // Another encoder can make another blob of the same content.
+                Err(error) if reused > 0 && error.kind() == Kind::Image => {
+                    budget.refund();
+                    let note = format!("{}: parts of other layers do not fit; fetching it whole", digest.short());
+                    (self.report)(Event::Note(&note));
+                }
+                Err(error) => return Err(error),
+                Ok(()) => {
+                    (self.report)(Event::Done { digest, reused });
+                    return Ok(());
+                }
+            }
+        }
+        self.unpack_with(index, &self.budget, None)?;
+        (self.report)(Event::Done { digest, reused: 0 });
+        Ok(())
+    }
+
+    /// `reused` becomes the number of bytes of other blobs in the store, if they may be used.
+    fn unpack_with(&self, index: usize, budget: &Arc<Budget>, reused: Option<&mut u64>) -> Result<()> {
         let descriptor = &self.layers[index];
         let work = Temporary::new(self.store)?;
         std::fs::create_dir(work.path().join("layer"))
@@ -260,10 +284,10 @@ impl Work<'_> {
         (self.report)(Event::Begin { digest: &descriptor.digest, size: descriptor.size });
         let mut keeping = BlobWriter::open(self.store, self.source, descriptor, work.path())?;
         let watched =
-            Box::new(ReportingReader { inner: keeping.blob()?, digest: &descriptor.digest, report: self.report });
-        let mut extractor = Extractor::new(root, self.store.form(), &self.budget);
+            Box::new(ReportingReader { inner: keeping.blob(reused)?, digest: &descriptor.digest, report: self.report });
+        let mut extractor = Extractor::new(root, self.store.form(), budget);
         let algorithm = descriptor.digest.algorithm();
-        let decoded = decode(watched, algorithm, Some(descriptor.size), &self.budget, |stream| {
+        let decoded = decode(watched, algorithm, Some(descriptor.size), budget, |stream| {
             extractor.apply(&mut Reader::new(stream))
         });
         let (outcome, measured) = match decoded {
@@ -273,7 +297,6 @@ impl Work<'_> {
         let checked = check(descriptor, &self.diff_ids[index], &measured, outcome);
         keeping.finish(checked.is_ok())?;
         checked?;
-        (self.report)(Event::Done { digest: &descriptor.digest });
         if let Ok(mut slot) = self.slots[index].lock() {
             *slot = Some(Unpacked { work, extractor, measured });
         }

@@ -5,6 +5,7 @@
 
 use super::Digest;
 use super::digest::Hasher;
+use super::toc::TocPosition;
 use crate::error::{Error, Kind, Result};
 use base64::Engine as _;
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,9 @@ pub(crate) struct Descriptor {
     /// Embedded content of small blobs (image-spec, "Embedded Content"), checked like any other.
     #[serde(skip)]
     pub(crate) data: Option<Vec<u8>>,
+    /// Only of a zstd:chunked layer.
+    #[serde(skip)]
+    pub(crate) toc: Option<TocPosition>,
 }
 
 /// image-spec, image-index.md.
@@ -93,6 +97,7 @@ impl Descriptor {
             size: entry.size,
             urls: entry.urls.clone(),
             data,
+            toc: TocPosition::find(&entry.annotations, entry.size),
         })
     }
 
@@ -288,6 +293,7 @@ mod tests {
             size: 3,
             urls: Vec::new(),
             data: None,
+            toc: None,
         };
         assert!(descriptor.check(b"abc").is_ok());
         assert!(descriptor.check(b"abcd").unwrap_err().to_string().contains("were announced"));

@@ -28,6 +28,7 @@ mod save;
 mod source;
 mod store;
 pub(crate) mod tar;
+mod toc;
 mod union;
 mod unpack;
 mod verify;

@@ -32,6 +32,8 @@ pub enum Event<'a> {
     Done {
         /// Its digest.
         digest: &'a Digest,
+        /// Bytes that came from the store instead of the source.
+        reused: u64,
     },
     /// A message for the user: a retry, another mirror.
     Note(&'a str),

@@ -110,7 +110,7 @@ fn copy<W: Write>(store: &Store, blob: &Descriptor, writer: &mut Writer<W>, repo
     if hasher.finish() != blob.digest {
         return Err(super::manifest::mismatch(&blob.digest, "the store's copy is damaged".into()));
     }
-    report(Event::Done { digest: &blob.digest });
+    report(Event::Done { digest: &blob.digest, reused: 0 });
     Ok(())
 }
 

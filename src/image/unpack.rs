@@ -119,7 +119,7 @@ fn layer(
     let (outcome, measured) =
         decode(watched, algorithm, Some(blob.size), budget, |stream| extractor.apply(&mut Reader::new(stream)))?;
     check(blob, diff_id, &measured, outcome)?;
-    report(Event::Done { digest: &blob.digest });
+    report(Event::Done { digest: &blob.digest, reused: 0 });
     Ok(())
 }
 

@@ -248,6 +248,21 @@ def runnable(layout, _):
     layout.image([layer], config={"Entrypoint": ["/bin/busybox"], "Cmd": ["echo", "hello"]})
 
 
+def versions(layout, version):
+    """One layer of 40 MB that does not compress, in large and small files. A version changes one file and the next's time."""
+    rng, program = random.Random(1), next(path for path in ("/bin/busybox", "/usr/bin/busybox") if os.path.exists(path))
+    entries = [entry(name, "dir", mode=0o755) for name in ("bin", "etc", "tmp", "small")]
+    entries.append(entry("bin/busybox", data=open(program, "rb").read(), mode=0o755))
+    entries += [entry(f"large-{n:02}", data=rng.randbytes(1 << 20)) for n in range(36)]
+    entries += [entry(f"small/{n:04}", data=rng.randbytes(rng.randrange(200, 6000))) for n in range(1200)]
+    entries.insert(20, entry("changed", data=random.Random(f"version {version}").randbytes(2000)))
+    entries.insert(21, entry("touched", data=b"the same", mtime=1_700_000_000 + int(version)))
+    # Two blocks at the end: skopeo 1.9 leaves out what follows, and so makes a layer that is not the config's.
+    layer = tar(entries).rstrip(b"\0")
+    layer += bytes(-len(layer) % 512 + 1024)
+    layout.image([layer], config={"Entrypoint": ["/bin/busybox"], "Cmd": ["sha256sum", "/changed"]})
+
+
 def stacked(layout, _):
     """Something to run in two layers, the upper of which removes: names, hard links, a file and a folder that their owner may not open."""
     program = next(path for path in ("/bin/busybox", "/usr/bin/busybox") if os.path.exists(path))
@@ -427,7 +442,7 @@ def multi(layout, _):
 
 
 CASES = {
-    "plain": plain, "layered": layered, "rows": rows, "random": random_image, "random-large": random_large, "large": large, "shared": shared, "bottom-first": bottom_first, "runnable": runnable, "stacked": stacked, "multi": multi, "context": context,
+    "plain": plain, "layered": layered, "rows": rows, "random": random_image, "random-large": random_large, "large": large, "shared": shared, "bottom-first": bottom_first, "runnable": runnable, "versions": versions, "stacked": stacked, "multi": multi, "context": context,
     # T-50: out of the root, by all known ways.
     "symlink-parent": attack(entry("evil", "symlink", link="CANARY"), entry("evil/pwned", data=b"pwned")),
     "relative-symlink-parent": attack(entry("evil", "symlink", link="../../../../../../../../../../CANARY"), entry("evil/pwned", data=b"x")),

@@ -34,7 +34,7 @@ impl Progress {
             Progress::Lines => match event {
                 Event::There { digest, .. } => tell!("{}: there already", digest.short()),
                 Event::Begin { digest, size } => tell!("{}: {}", digest.short(), bytes(size)),
-                Event::Done { digest } => tell!("{}: done", digest.short()),
+                Event::Done { digest, reused } => tell!("{}: {}", digest.short(), done(reused)),
                 Event::Note(text) => tell!("{}", output::escaped(text)),
                 Event::Advance { .. } => {}
             },
@@ -54,9 +54,9 @@ impl Progress {
                             bar.inc(bytes);
                         }
                     }
-                    Event::Done { digest } => {
+                    Event::Done { digest, reused } => {
                         if let Some(bar) = bars.remove(digest) {
-                            bar.finish_with_message("done");
+                            bar.finish_with_message(done(reused));
                         }
                     }
                     // Nothing reads a terminal that cannot be written.
@@ -66,6 +66,10 @@ impl Progress {
             }
         }
     }
+}
+
+fn done(reused: u64) -> String {
+    if reused > 0 { format!("done, {} of it from the store", bytes(reused)) } else { "done".to_owned() }
 }
 
 /// Prints rows as JSON.

@@ -2,9 +2,10 @@
 
 use super::{Common, Unpacking, show};
 use brig::error::Result;
-use brig::image::{Pulled, Reference, RegistryOptions, pull, push};
+use brig::image::{Event, Pulled, Reference, RegistryOptions, pull, push};
 use clap::Args;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Args)]
 pub(super) struct Registry {
@@ -66,12 +67,20 @@ pub(super) fn run_pull(arguments: &PullArguments, common: &Common) -> Result<()>
     let store = common.store()?;
     let progress = show::Progress::new(common);
     let (registry, options) = (arguments.registry.options(), arguments.unpacking.options());
-    let (record, pulled) = pull(&store, &arguments.reference, &registry, &options, &|event| progress.event(event))?;
+    let reused = AtomicU64::new(0);
+    let report = |event: Event<'_>| {
+        if let Event::Done { reused: bytes, .. } = event {
+            reused.fetch_add(bytes, Ordering::Relaxed);
+        }
+        progress.event(event);
+    };
+    let (record, pulled) = pull(&store, &arguments.reference, &registry, &options, &report)?;
     let current = pulled == Pulled::Current;
     if common.json {
         return show::json(&serde_json::json!({
             "name": arguments.reference.to_string(), "digest": record.digest, "current": current,
             "layers": record.chain.len(), "packed_size": record.packed_size, "size": record.size,
+            "reused": reused.into_inner(),
         }));
     }
     if current && !common.quiet {

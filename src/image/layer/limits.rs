@@ -54,12 +54,37 @@ pub(crate) struct Budget {
     apparent: AtomicU64,
     entries: AtomicU64,
     paths: AtomicU64,
+    /// Checks what a fork counts.
+    parent: Option<Arc<Budget>>,
 }
 
 impl Budget {
     pub(crate) fn new(limits: Limits) -> Arc<Budget> {
+        Arc::new(Budget::empty(limits, None))
+    }
+
+    fn empty(limits: Limits, parent: Option<Arc<Budget>>) -> Budget {
         let zero = || AtomicU64::new(0);
-        Arc::new(Budget { limits, packed: zero(), unpacked: zero(), apparent: zero(), entries: zero(), paths: zero() })
+        Budget { limits, packed: zero(), unpacked: zero(), apparent: zero(), entries: zero(), paths: zero(), parent }
+    }
+
+    /// Takes from this budget, and can give all of that back.
+    pub(crate) fn fork(self: &Arc<Budget>) -> Arc<Budget> {
+        Arc::new(Budget::empty(self.limits, Some(Arc::clone(self))))
+    }
+
+    /// The layer of this fork was thrown away.
+    pub(crate) fn refund(&self) {
+        let Some(parent) = &self.parent else { return };
+        for (own, whole) in self.sums().into_iter().zip(parent.sums()) {
+            let own = own.load(Ordering::Relaxed);
+            // Saturates, and so never fails.
+            let _ = whole.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sum| Some(sum.saturating_sub(own)));
+        }
+    }
+
+    fn sums(&self) -> [&AtomicU64; 5] {
+        [&self.packed, &self.unpacked, &self.apparent, &self.entries, &self.paths]
     }
 
     pub(crate) fn check_announced(&self, sizes: impl Iterator<Item = u64>) -> Result<()> {
@@ -81,11 +106,17 @@ impl Budget {
 
     pub(super) fn take_packed(&self, bytes: u64) {
         add(&self.packed, bytes);
+        if let Some(parent) = &self.parent {
+            parent.take_packed(bytes);
+        }
     }
 
     pub(super) fn take_unpacked(&self, bytes: u64) -> Result<()> {
         let Limits { bytes: most, ratio, ratio_from, .. } = self.limits;
         let unpacked = add(&self.unpacked, bytes);
+        if let Some(parent) = &self.parent {
+            return parent.take_unpacked(bytes);
+        }
         let packed = self.packed.load(Ordering::Relaxed);
         if weaken::is_off("image-limits") {
             return Ok(());
@@ -102,8 +133,11 @@ impl Budget {
 
     pub(super) fn take_entries(&self, count: u64, apparent: u64) -> Result<()> {
         let Limits { entries: most, apparent_bytes, .. } = self.limits;
-        let entries = add(&self.entries, count);
-        let apparent = add(&self.apparent, apparent);
+        let (entries, added) = (add(&self.entries, count), apparent);
+        let apparent = add(&self.apparent, added);
+        if let Some(parent) = &self.parent {
+            return parent.take_entries(count, added);
+        }
         if entries > most && !weaken::is_off("image-limits") {
             return Err(bomb(format!("the image has more than {most} entries")));
         }
@@ -115,7 +149,11 @@ impl Budget {
 
     pub(super) fn take_path(&self, path: &[u8]) -> Result<()> {
         let most = self.limits.paths;
-        if add(&self.paths, path.len() as u64 + PATH) > most && !weaken::is_off("image-limits") {
+        let paths = add(&self.paths, path.len() as u64 + PATH);
+        if let Some(parent) = &self.parent {
+            return parent.take_path(path);
+        }
+        if paths > most && !weaken::is_off("image-limits") {
             return Err(bomb(format!(
                 "its directories, whiteouts and hard links take more than {most} bytes to remember"
             )));

@@ -6,6 +6,7 @@
 
 mod address;
 mod challenge;
+mod chunked;
 mod client;
 mod conf;
 mod credentials;
@@ -62,6 +63,15 @@ struct Server<'a> {
     resolves: bool,
     /// A mirror that failed is skipped from then on.
     is_down: AtomicBool,
+}
+
+/// A part of a blob.
+#[derive(Clone)]
+enum Extent {
+    /// Servers without ranges may send what is before, too.
+    From(u64),
+    /// Only from servers with ranges.
+    Range(std::ops::Range<u64>),
 }
 
 /// Another server follows a mirror.
@@ -175,13 +185,13 @@ impl<'a> Registry<'a> {
             };
             let size = bytes.len() as u64;
             let descriptor =
-                Descriptor { media_type, digest: wanted, size, urls: Vec::new(), data: Some(bytes.clone()) };
+                Descriptor { media_type, digest: wanted, size, urls: Vec::new(), data: Some(bytes.clone()), toc: None };
             descriptor.check(&bytes)?;
             Ok(descriptor)
         })
     }
 
-    fn blob(&self, descriptor: &Descriptor, from: u64) -> Result<Box<dyn Read + Send>> {
+    fn blob(&self, descriptor: &Descriptor, extent: Extent) -> Result<Box<dyn Read + Send>> {
         self.ask(false, |client, repository| {
             // Manifests of an index have another path than other blobs.
             let document =
@@ -190,7 +200,11 @@ impl<'a> Registry<'a> {
                 self.manifest_call(client, repository, "GET", &descriptor.digest.to_string())
             } else {
                 let address = client.api(&format!("{repository}/blobs/{}", descriptor.digest));
-                let range = (from > 0).then(|| ("range", format!("bytes={from}-")));
+                let range = match &extent {
+                    Extent::From(0) => None,
+                    Extent::From(from) => Some(("range", format!("bytes={from}-"))),
+                    Extent::Range(range) => Some(("range", format!("bytes={}-{}", range.start, range.end - 1))),
+                };
                 Call { method: "GET", address, headers: range.into_iter().collect(), payload: Payload::Nothing }
             };
             let response = client.send(&call)?;
@@ -198,6 +212,9 @@ impl<'a> Registry<'a> {
                 206 => Ok(Box::new(PacedReader::new(response.into_body().into_reader())) as Box<dyn Read + Send>),
                 200 => {
                     // The server ignored the range.
+                    let Extent::From(from) = extent else {
+                        return Err(Error::new(Kind::Image, "the registry sends no parts of a blob"));
+                    };
                     let mut reader = PacedReader::new(response.into_body().into_reader());
                     let skipped = std::io::copy(&mut (&mut reader).take(from), &mut std::io::sink());
                     skipped.map_err(client::unreachable)?;
@@ -215,7 +232,14 @@ impl<'a> Registry<'a> {
 
 impl Source for Registry<'_> {
     fn open(&self, descriptor: &Descriptor, from: u64) -> Result<Blob<'_>> {
-        Ok(Box::new(resume::ResumingReader::new(self, descriptor, from)))
+        Ok(Box::new(resume::ResumingReader::new(self, descriptor, Extent::From(from))))
+    }
+
+    fn open_reusing(&self, descriptor: &Descriptor, from: u64, store: &Store) -> Result<(Blob<'_>, u64)> {
+        match self.assemble(descriptor, from, store)? {
+            Some((reader, reused)) => Ok((Box::new(reader), reused)),
+            None => Ok((self.open(descriptor, from)?, 0)),
+        }
     }
 
     fn name(&self) -> String {

@@ -132,6 +132,6 @@ fn send(
         return Err(refusal(response));
     }
     report(Event::Advance { digest: &blob.digest, bytes: blob.size });
-    report(Event::Done { digest: &blob.digest });
+    report(Event::Done { digest: &blob.digest, reused: 0 });
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! After an interruption a blob continues by Range on a new connection.
 
-use super::Registry;
 use super::client::TRIES;
+use super::{Extent, Registry};
 use crate::error::{Error, Kind};
 use crate::image::manifest::Descriptor;
 use std::io::Read;
@@ -11,6 +11,8 @@ pub(super) struct ResumingReader<'a> {
     registry: &'a Registry<'a>,
     descriptor: Descriptor,
     position: u64,
+    /// `None`: the blob's.
+    end: Option<u64>,
     body: Option<Box<dyn Read + Send>>,
     /// Connections since the last byte.
     fruitless: u32,
@@ -19,11 +21,16 @@ pub(super) struct ResumingReader<'a> {
 }
 
 impl<'a> ResumingReader<'a> {
-    pub(super) fn new(registry: &'a Registry<'a>, descriptor: &Descriptor, from: u64) -> ResumingReader<'a> {
+    pub(super) fn new(registry: &'a Registry<'a>, descriptor: &Descriptor, extent: Extent) -> ResumingReader<'a> {
+        let (position, end) = match extent {
+            Extent::From(from) => (from, None),
+            Extent::Range(range) => (range.start, Some(range.end)),
+        };
         ResumingReader {
             registry,
             descriptor: descriptor.clone(),
-            position: from,
+            position,
+            end,
             body: None,
             fruitless: 0,
             failed: None,
@@ -52,10 +59,11 @@ impl Read for ResumingReader<'_> {
         if let Some(error) = &self.failed {
             return Err(std::io::Error::other(error.clone()));
         }
-        while self.position < self.descriptor.size {
+        while self.position < self.end.unwrap_or(self.descriptor.size) {
+            let extent = self.end.map_or(Extent::From(self.position), |end| Extent::Range(self.position..end));
             let body = match self.body.as_mut() {
                 Some(body) => body,
-                None => match self.registry.blob(&self.descriptor, self.position) {
+                None => match self.registry.blob(&self.descriptor, extent) {
                     Ok(body) => self.body.insert(body),
                     // The client has retried already.
                     Err(error) => return Err(self.give_up(error)),

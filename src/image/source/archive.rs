@@ -137,6 +137,7 @@ impl Archive {
                 size: bytes.len() as u64,
                 urls: Vec::new(),
                 data: None,
+                toc: None,
             };
             self.made.insert(config_digest, config_bytes);
             self.made.insert(descriptor.digest.clone(), bytes);

@@ -9,6 +9,7 @@ pub(crate) use layout::Layout;
 pub(crate) use select::{SelectedImage, choose};
 
 use super::manifest::{Descriptor, LARGEST_DOCUMENT};
+use super::store::Store;
 use crate::error::{Error, Kind, Result, Step};
 use std::io::Read;
 use std::path::Path;
@@ -17,6 +18,10 @@ pub(crate) type Blob<'a> = Box<dyn Read + Send + 'a>;
 
 pub(crate) trait Source: Sync {
     fn open(&self, descriptor: &Descriptor, from: u64) -> Result<Blob<'_>>;
+    /// May take parts of the blob from other blobs of the store, and returns the number of those bytes.
+    fn open_reusing(&self, descriptor: &Descriptor, from: u64, _store: &Store) -> Result<(Blob<'_>, u64)> {
+        Ok((self.open(descriptor, from)?, 0))
+    }
     fn name(&self) -> String;
     /// Whether a partial blob is worth keeping.
     fn is_slow(&self) -> bool {
