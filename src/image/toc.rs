@@ -181,3 +181,69 @@ impl Pieces {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lengths(entries: &str) -> Option<Vec<u64>> {
+        let text = format!(r#"{{"version":1,"entries":[{entries}]}}"#);
+        parse(text.as_bytes(), 1000).ok().map(|pieces| pieces.iter().map(|piece| piece.length).collect())
+    }
+
+    #[test]
+    fn pieces_are_headers_and_chunks_in_order_or_an_error() {
+        let file = |from: i64, to: i64| {
+            format!(
+                r#"{{"type":"reg","name":"f{from}","size":9,"digest":"sha256:{from}","offset":{from},"endOffset":{to}}}"#
+            )
+        };
+        let chunk = |at: i64| format!(r#"{{"type":"chunk","name":"f","chunkDigest":"sha256:c","offset":{at}}}"#);
+        let check = |entries: &[String], expected: Option<&[u64]>| {
+            assert_eq!(lengths(&entries.join(",")).as_deref(), expected, "{entries:?}");
+        };
+        let folder = r#"{"type":"dir","name":"d"}"#.to_owned();
+        check(&[], Some(&[]));
+        check(&[folder.clone(), file(10, 30)], Some(&[10, 20]));
+        check(&[file(10, 30), folder, file(35, 1000)], Some(&[10, 20, 5, 965]));
+        check(&[file(10, 30), chunk(15), chunk(25)], Some(&[10, 5, 10, 5]));
+        // Reversed, overlapping, empty, outside, negative, and a chunk without a file.
+        check(&[file(30, 40), file(10, 20)], None);
+        check(&[file(10, 30), file(29, 40)], None);
+        check(&[file(10, 10)], None);
+        check(&[file(10, 1001)], None);
+        check(&[file(10, -1)], None);
+        check(&[file(10, 30), chunk(31)], None);
+        check(&[chunk(5)], None);
+    }
+
+    #[test]
+    fn headers_with_other_metadata_have_another_key() {
+        let keys = |time: &str, offset: u64| {
+            let end = offset + 20;
+            let text = format!(
+                r#"{{"version":1,"entries":[{{"type":"reg","modtime":"{time}","digest":"sha256:a","offset":{offset},"endOffset":{end}}}]}}"#
+            );
+            parse(text.as_bytes(), 1000).unwrap().iter().map(|piece| piece.key).collect::<Vec<_>>()
+        };
+        assert_eq!(keys("1", 10), keys("1", 11), "an offset is not content");
+        assert_ne!(keys("1", 10)[0], keys("2", 10)[0]);
+        assert_eq!(keys("1", 10)[1], keys("2", 10)[1]);
+    }
+
+    #[test]
+    fn position_outside_the_blob_or_too_large_is_none() {
+        let find = |position: &str, size| {
+            let named = |(name, value): (&str, String)| (format!("io.containers.zstd-chunked.manifest-{name}"), value);
+            let checksum = Digest::of(b"").to_string();
+            let all = [("position", position.to_owned()), ("checksum", checksum)].map(named);
+            TocPosition::find(&all.into_iter().collect(), size).is_some()
+        };
+        assert!(find("10:20:100:1", 30) && find("10:20:100:1", 1000));
+        let far = format!("{}:20:100:1", u64::MAX - 3);
+        for wrong in ["10:20:100:2", "10:20:100", "10:21:100:1", "10:20:99999999999:1", "-1:20:100:1", "", &far] {
+            assert!(!find(wrong, 30), "{wrong}");
+        }
+        assert!(!find("10:20:100:1", 100 << 20), "the tail is too long for memory");
+    }
+}

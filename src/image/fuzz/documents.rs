@@ -5,6 +5,7 @@ use crate::image::Reference;
 use crate::image::config::{Accounts, ImageConfig, Overrides, to_process};
 use crate::image::manifest::{self, Document, MOST_LAYERS};
 use crate::image::source::layout;
+use crate::image::toc;
 use serde_json::{Value, json};
 use std::sync::OnceLock;
 
@@ -41,6 +42,11 @@ fn made() -> Vec<Value> {
                        "Labels": {"a": "b"}, "Volumes": {"/data": {}}, "ExposedPorts": {"80/tcp": {}}, "StopSignal": "SIGINT",
                        "Healthcheck": {"Test": ["CMD", "true"], "Interval": 1}, "Shell": ["/bin/sh"], "OnBuild": ["RUN x"]}
         }),
+        json!({"version": 1, "entries": [
+            {"type": "dir", "name": "d", "mode": 493}, {"type": "reg", "name": "a", "size": 9, "digest": "sha256:aa", "offset": 9, "endOffset": 90},
+            {"type": "reg", "name": "b", "digest": "sha256:bb", "chunkDigest": "sha256:b0", "offset": 95, "endOffset": 900},
+            {"type": "chunk", "name": "b", "chunkDigest": "sha256:b1", "offset": 300, "chunkOffset": 7}
+        ]}),
     ]
 }
 
@@ -156,6 +162,10 @@ fn documents_are_refused_or_say_nothing_that_is_dangerous() {
         // The users of the values check them.
         let _ = layout::check_version(&bytes);
         let _ = layout::offers(&bytes);
+        if let Ok(pieces) = toc::parse(&bytes, 1000) {
+            assert!(pieces.windows(2).all(|pair| pair[0].offset + pair[0].length == pair[1].offset), "{pieces:?}");
+            assert!(pieces.iter().map(|piece| piece.length).sum::<u64>() <= 1000, "{pieces:?}");
+        }
         if let Ok(config) = ImageConfig::parse(&bytes)
             && let Ok(process) = to_process(&config, &Accounts::default(), &Overrides::default())
         {

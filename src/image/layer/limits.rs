@@ -208,4 +208,18 @@ mod tests {
         assert!(refused.advice().is_some_and(|advice| advice.contains("--limit")), "{refused:?}");
         announced(&[u64::MAX, u64::MAX]).unwrap_err();
     }
+
+    #[test]
+    fn fork_takes_from_the_whole_and_gives_back() {
+        let budget = Budget::new(Limits { bytes: 100, entries: 3, ..Limits::default() });
+        budget.take_layer(10, 40, 1).unwrap();
+        for _ in 0..5 {
+            let fork = budget.fork();
+            fork.take_layer(10, 60, 2).unwrap();
+            assert!(fork.take_unpacked(1).is_err() && budget.take_entries(0, 0).is_ok());
+            fork.refund();
+        }
+        budget.take_unpacked(60).unwrap();
+        budget.take_unpacked(1).unwrap_err();
+    }
 }

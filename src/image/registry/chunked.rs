@@ -237,3 +237,64 @@ impl Read for AssembledReader<'_, '_> {
         Ok(count)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const K: u64 = 1 << 10;
+
+    /// Pieces as `LENGTH` for missing ones and `LENGTH@BLOB` for stored ones, in KiB.
+    fn check(pieces: &str, from: u64, tail: u64, size: u64, expected: &str) {
+        let (mut all, mut found, mut at) = (Vec::new(), Vec::new(), 0);
+        for piece in pieces.split_whitespace() {
+            let (length, blob) = piece.split_once('@').map_or((piece, None), |(length, blob)| (length, Some(blob)));
+            let length = length.parse::<u64>().unwrap() * K;
+            all.push(Piece { offset: at, length, key: 1 });
+            found.push(blob.map(|blob| (blob.parse().unwrap(), at + K)));
+            at += length;
+        }
+        let parts = plan(&all, &found, from * K..size * K, tail * K);
+        let mut next = from * K;
+        let text = parts.iter().map(|part| {
+            assert_eq!(part.offset, next, "{pieces}: a gap or an overlap");
+            next = part.end();
+            let name = match part.origin {
+                Origin::Registry => "fetch".to_owned(),
+                Origin::Tail => "tail".to_owned(),
+                Origin::Stored { blob, offset } => {
+                    assert_eq!(offset, part.offset + K, "{pieces}");
+                    format!("copy-{blob}")
+                }
+            };
+            format!("{name}:{}", part.length / K)
+        });
+        assert_eq!(text.collect::<Vec<_>>().join(" "), expected, "{pieces}");
+        assert_eq!(next, size * K);
+    }
+
+    #[test]
+    fn plan_covers_the_blob_and_joins_what_is_close() {
+        check("", 0, 90, 100, "fetch:90 tail:10");
+        check("100@0 200@0 50@1", 0, 350, 400, "copy-0:300 copy-1:50 tail:50");
+        check("10 100@0 10", 0, 120, 130, "fetch:10 copy-0:100 fetch:10 tail:10");
+        // A short copy between two requests is fetched with them, one at an end is not.
+        check("10 20@0 20@1 10", 0, 60, 70, "fetch:60 tail:10");
+        check("20@0 10 100@0 10 20@1", 0, 160, 170, "copy-0:20 fetch:10 copy-0:100 fetch:10 copy-1:20 tail:10");
+        check("10 40@0 10 40@0 10", 0, 110, 120, "fetch:110 tail:10");
+        // Continue in the middle of a copy, of a request, and of the tail.
+        check("100@0 100 100@1", 50, 300, 310, "copy-0:50 fetch:100 copy-1:100 tail:10");
+        check("100@0 100 100@1", 150, 300, 310, "fetch:50 copy-1:100 tail:10");
+        check("100@0", 105, 100, 110, "tail:5");
+        // The tail begins within a piece.
+        check("100@0 100@1", 0, 150, 210, "copy-0:100 copy-1:50 tail:60");
+        check("100@0", 0, 120, 130, "copy-0:100 fetch:20 tail:10");
+    }
+
+    #[test]
+    fn plan_has_no_more_requests_than_the_bound() {
+        let pieces = "1 70@0 ".repeat(MOST_REQUESTS + 1);
+        let count = (MOST_REQUESTS as u64 + 1) * 71;
+        check(&pieces, 0, count, count + 1, &format!("fetch:{} copy-0:70 tail:1", count - 70));
+    }
+}
