@@ -1,7 +1,7 @@
 //! The table of contents (TOC) of a zstd:chunked layer: which part of its blob has which content. Pure.
 //!
-//! Format: containers/storage, pkg/chunked. The blob is a zstd stream with a frame for each chunk of a file, and the
-//! TOC follows as a skippable frame of compressed JSON. The TOC only helps to save bytes, since the blob's digest is
+//! Format: containers/storage, pkg/chunked. The blob is a zstd stream with a frame for each chunk of a file. The TOC
+//! follows as a skippable frame of compressed JSON. The TOC only helps to save bytes, since the blob's digest is
 //! checked as ever. Anything unusual is an error, and the blob is then fetched as a whole.
 
 use super::Digest;

@@ -1,8 +1,8 @@
 //! A zstd:chunked layer is put together from blobs of the store and from ranges of the registry's blob.
 //!
-//! Order: fetch the blob's tail with its table of contents, look for its pieces in stored blobs, plan, then read the
-//! parts in order as one stream. The result has no more trust than a download: its reader checks the blob's digest.
-//! What speaks against a plan means that the blob is fetched as a whole.
+//! Order: fetch the blob's tail with its table of contents, look for its pieces in stored blobs, plan. Then the parts
+//! are read in order as one stream. The reader checks the blob's digest, as of a download. If a table of contents is
+//! wrong or saves little, the blob is fetched as a whole.
 
 use super::resume::ResumingReader;
 use super::{Extent, Registry};
@@ -93,8 +93,8 @@ impl<'a> Registry<'a> {
         Ok(Some((reader, gain)))
     }
 
-    /// The stored blobs that may share pieces with the layer: of the same repository first, then of the latest images;
-    /// among those the ones of the most similar size.
+    /// The stored blobs that may share pieces with the layer. Those of the same repository come first, then those of
+    /// the most similar size.
     fn candidates(&self, store: &Store, wanted: &Descriptor) -> Result<Vec<Descriptor>> {
         let own = self.reference.name();
         let same: BTreeSet<Digest> =
@@ -172,7 +172,7 @@ fn plan(pieces: &[Piece], found: &[Option<(usize, u64)>], range: std::ops::Range
     }
 }
 
-/// Appends what lies in `from..to`. Extends the last part, or replaces a short hole between two requests, if it can.
+/// Appends the part, cut to `from..to`. Extends the last part, or replaces a short hole between two requests.
 fn push(parts: &mut Vec<Part>, mut part: Part, from: u64, to: u64, gap: u64) {
     part.skip(from.saturating_sub(part.offset).min(part.length));
     part.length = part.length.min(to.saturating_sub(part.offset));
