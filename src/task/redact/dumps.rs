@@ -10,6 +10,14 @@ pub(super) const WINDOW: usize = super::SHORTEST;
 const LONGEST: usize = 64 << 10;
 /// `hexdump` and `od` swap the two bytes of a word, and the first word may be incomplete.
 const READ: usize = WINDOW + 1;
+/// The longest text that can be [`Dumped::Begun`]: two digits and two spaces a byte.
+pub(super) const LONGEST_BEGUN: usize = 4 * READ;
+
+/// The low half of a byte as a digit of each case.
+fn digits(half: u8) -> [u8; 2] {
+    let lower = b"0123456789abcdef"[usize::from(half & 15)];
+    [lower, lower.to_ascii_uppercase()]
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dumped {
@@ -48,6 +56,34 @@ impl Dumps {
 
     pub(super) fn beginnings(&self) -> impl Iterator<Item = &[u8]> {
         self.beginnings.iter().map(<[u8; 4]>::as_slice)
+    }
+
+    /// Passes on each gram at the first three places of a match.
+    pub(super) fn grams(&self, add: &mut impl FnMut([u8; 4])) {
+        let (mut firsts, mut pairs, mut seconds) = (BTreeSet::<u8>::new(), BTreeSet::new(), BTreeSet::new());
+        for &[a, b, c, d, e, _] in self.windows.keys() {
+            firsts.extend([a, b, c, d, e]);
+            // The second byte, and the first digit of the third one, also with swapped words.
+            pairs.extend([(b, c >> 4), (b, a >> 4)]);
+        }
+        for (second, third) in pairs {
+            for [high, low] in digits(second >> 4).into_iter().flat_map(|high| digits(second).map(|low| [high, low])) {
+                seconds.insert([high, low]);
+                add([b' ', b' ', high, low]);
+                add([b' ', high, low, b' ']);
+                digits(third).into_iter().for_each(|third| add([b' ', high, low, third]));
+            }
+        }
+        for first in firsts {
+            for [high, low] in [0, 1].map(|case| [digits(first >> 4)[case], digits(first)[case]]) {
+                add([high, low, b' ', b' ']);
+                for &[next, after] in &seconds {
+                    add([high, low, b' ', next]);
+                    add([low, b' ', next, after]);
+                    add([low, b' ', b' ', next]);
+                }
+            }
+        }
     }
 
     pub(super) fn parse_start(&self, text: &[u8], whole: bool) -> Dumped {

@@ -9,6 +9,7 @@
 pub(super) mod display;
 mod dumps;
 mod filter;
+mod grams;
 mod known;
 mod needles;
 mod shapes;
@@ -24,10 +25,12 @@ pub use stream::Redactor;
 pub(super) use stream::Stream;
 
 use dumps::{Dumped, Dumps};
-use filter::Filter;
+use filter::{Filter, Places};
+use grams::Grams;
 use known::Known;
 use needles::{Compared, Needle};
 use shapes::{Match, SHAPES, Swallow};
+use std::cell::OnceCell;
 
 #[derive(Clone)]
 pub(crate) struct Patterns {
@@ -35,6 +38,8 @@ pub(crate) struct Patterns {
     names: Vec<String>,
     dumps: Dumps,
     filter: Filter,
+    /// The grams of all forms, for long texts.
+    grams: OnceCell<Grams<4>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +85,7 @@ impl Patterns {
     pub(super) fn new() -> Patterns {
         let dumps = Dumps::default();
         let filter = filter(&[], &dumps);
-        Patterns { needles: Vec::new(), names: Vec::new(), dumps, filter }
+        Patterns { needles: Vec::new(), names: Vec::new(), dumps, filter, grams: OnceCell::new() }
     }
 
     pub(super) fn add(&mut self, name: &str, value: &[u8]) -> bool {
@@ -100,7 +105,13 @@ impl Patterns {
             }
         }
         self.filter = filter(&self.needles, &self.dumps);
+        self.grams.take();
         true
+    }
+
+    fn places<'a>(&'a self, text: &'a [u8], from: usize) -> Places<'a> {
+        let grams = || self.grams.get_or_init(|| grams(&self.needles, &self.dumps));
+        self.filter.places(text, from, || (!self.needles.is_empty()).then(grams))
     }
 
     /// `at` has passed the filter. `whole`: the text is complete. `later` takes what to hide behind `at`: other matches
@@ -171,6 +182,17 @@ fn filter(needles: &[Needle], dumps: &Dumps) -> Filter {
     let shapes = SHAPES.iter().enumerate().map(|(index, each)| (each.prefix(), Candidate::Shape(index)));
     let dumps = dumps.beginnings().map(|beginning| (beginning, Candidate::Dump));
     Filter::of(needles.chain(shapes).chain(dumps))
+}
+
+fn grams(needles: &[Needle], dumps: &Dumps) -> Grams<4> {
+    let mut grams = Grams::new(false);
+    for needle in needles {
+        needle.openings(&mut |[a, b, c, d, e, f]| {
+            [[a, b, c, d], [b, c, d, e], [c, d, e, f]].into_iter().for_each(|gram| grams.add(gram));
+        });
+    }
+    dumps.grams(&mut |gram| grams.add(gram));
+    grams
 }
 
 /// `Wait` wins over both: it may hide more still.

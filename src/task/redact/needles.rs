@@ -50,6 +50,32 @@ impl Needle {
         self.bytes == other.bytes && self.wraps == other.wraps
     }
 
+    /// What a text may have before the byte at `index`.
+    fn breaks(&self, index: usize) -> &'static [u8] {
+        match self.bytes[index] {
+            b'\n' => b"\r",
+            _ if self.wraps && index >= BEFORE_BREAK => b"\r\n",
+            _ => b"",
+        }
+    }
+
+    /// Passes on the first [`SHORTEST`] bytes of each text that matches.
+    pub(super) fn openings(&self, add: &mut impl FnMut([u8; SHORTEST])) {
+        self.open([0; SHORTEST], 0, 0, add);
+    }
+
+    fn open(&self, mut opening: [u8; SHORTEST], at: usize, index: usize, add: &mut impl FnMut([u8; SHORTEST])) {
+        if at == SHORTEST {
+            return add(opening);
+        }
+        opening[at] = self.bytes[index];
+        self.open(opening, at + 1, index + 1, add);
+        for &byte in self.breaks(index) {
+            opening[at] = byte;
+            self.open(opening, at + 1, index, add);
+        }
+    }
+
     /// Accepts line breaks: a terminal writes `\r\n` for `\n`.
     pub(super) fn compare(&self, text: &[u8]) -> Compared {
         if text.starts_with(&self.bytes) {
@@ -62,9 +88,7 @@ impl Needle {
                 match text.get(at) {
                     None => return Compared::Begun,
                     Some(&byte) if byte == wanted => break,
-                    Some(b'\r' | b'\n') if at == most => return Compared::No,
-                    Some(b'\r') if wanted == b'\n' => at += 1,
-                    Some(b'\r' | b'\n') if self.wraps && index >= BEFORE_BREAK => at += 1,
+                    Some(byte) if at < most && self.breaks(index).contains(byte) => at += 1,
                     Some(_) => return Compared::No,
                 }
             }

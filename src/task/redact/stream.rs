@@ -53,18 +53,17 @@ impl Stream {
     fn work(&mut self, patterns: &Patterns, text: &[u8], whole: bool, out: &mut Vec<u8>) {
         let mut settled = std::mem::take(&mut self.settled);
         settled = self.skip_swallowed(text, settled);
-        let mut at = 0;
+        let mut places = patterns.places(text, 0);
         let mut keep = None;
         // Matches that begin behind places not checked yet.
         let mut later: Vec<Hide> = Vec::new();
         let mut known = Known::new(text.len());
         loop {
-            let next = patterns.filter.next(text, at);
+            let next = places.next();
             while let Some(hide) = take_due(&mut later, next) {
                 settled = self.hide(patterns, text, hide, settled, out);
             }
             let Some(place) = next else { break };
-            at = place + 1;
             match patterns.match_at(text, place, whole, &mut later, &mut known) {
                 Verdict::No => {}
                 Verdict::Wait { .. } if whole => {}
@@ -131,11 +130,10 @@ impl Stream {
     fn hold(&self, patterns: &Patterns, text: &[u8], (place, hold): (usize, usize), known: &mut Known) -> usize {
         let begun = if self.interactive { 0 } else { patterns.filter.begun(text) };
         let mut hold = hold.min(text.len() - begun);
-        let mut at = place + 1;
-        while let Some(next) = patterns.filter.next(text, at)
-            && next < hold
-        {
-            at = next + 1;
+        for next in patterns.places(text, place + 1) {
+            if next >= hold {
+                break;
+            }
             let mut later = Vec::new();
             match patterns.match_at(text, next, false, &mut later, known) {
                 Verdict::No => {}
