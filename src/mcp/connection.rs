@@ -4,7 +4,6 @@
 //! without a written reply the server reads no further line: a client that does not read its replies stops itself.
 
 use super::LAST_CALLS;
-use super::long_line::{KEPT, find_id};
 use super::running::Calls;
 use crate::host::is_off;
 use rmcp::model::{
@@ -12,6 +11,7 @@ use rmcp::model::{
 };
 use rmcp::service::RoleServer;
 use rmcp::transport::Transport;
+use serde::Deserialize;
 use std::collections::HashSet;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -224,6 +224,34 @@ impl<Input: AsyncBufRead + Unpin> Lines<Input> {
     }
 }
 
+/// Of the beginning and the end of a message that is too long to be read.
+const KEPT: usize = 1024;
+/// How messages begin whose id is not their last key.
+const BEGINNINGS: [&[u8]; 2] = [br#"{"jsonrpc":"2.0","id":"#, br#"{"id":"#];
+const KEY: &[u8] = br#""id":"#;
+
+#[derive(Deserialize)]
+struct OnlyId {
+    id: RequestId,
+}
+
+/// The id of a message that is too long: its sender gets an error and does not wait for ever. The SDKs write it at the beginning of a message, or as its last key.
+fn find_id(head: &[u8], tail: &[u8]) -> Option<RequestId> {
+    id_at_beginning(head).or_else(|| id_at_end(tail))
+}
+
+fn id_at_beginning(head: &[u8]) -> Option<RequestId> {
+    let rest = BEGINNINGS.iter().find_map(|beginning| head.strip_prefix(*beginning))?;
+    serde_json::Deserializer::from_slice(rest).into_iter().next()?.ok()
+}
+
+/// The rest from the last `"id":` on is a whole object only if that is a key of the message itself.
+fn id_at_end(tail: &[u8]) -> Option<RequestId> {
+    let at = tail.windows(KEY.len()).rposition(|window| window == KEY)?;
+    let object = [b"{", &tail[at..]].concat();
+    serde_json::from_slice::<OnlyId>(&object).ok().map(|found| found.id)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,5 +275,21 @@ mod tests {
             let expected = [whole("{\"a\":1}\r"), Line::TooLong(Some(RequestId::Number(5))), whole("last")];
             assert_eq!(found, expected, "pieces of {cut}");
         }
+    }
+
+    #[test]
+    fn id_of_a_long_message_is_first_or_last() {
+        let check = |head: &str, tail: &str, expected: Option<RequestId>| {
+            assert_eq!(find_id(head.as_bytes(), tail.as_bytes()), expected, "{head} … {tail}");
+        };
+        let number = |id| Some(RequestId::Number(id));
+        check(r#"{"jsonrpc":"2.0","id":7,"method":"too"#, "xxx", number(7));
+        check(r#"{"id":7,"jsonrpc":"2.0","method":"too"#, "xxx", number(7));
+        check(r#"{"jsonrpc":"2.0","id":"a","method":"too"#, "xxx", Some(RequestId::String("a".into())));
+        check(r#"{"method":"tools/call","params":{"#, r#"xx"}},"jsonrpc":"2.0","id":8}"#, number(8));
+        check(r#"{"method":"tools/call","params":{"#, r#"xx"}},"id":8,"jsonrpc":"2.0"}"#, number(8));
+        check(r#"{"method":"tools/call","params":{"#, r#"xx","id":8}}}"#, None);
+        check(r#"{"method":"tools/call","params":{"#, r#"xx \"id\":8}"#, None);
+        check("xxxx", "xxxx", None);
     }
 }

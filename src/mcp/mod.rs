@@ -10,7 +10,6 @@ mod calls;
 mod connection;
 mod exec;
 mod files;
-mod long_line;
 mod reply;
 mod running;
 mod sandboxes;

@@ -11,8 +11,8 @@ use super::options::{Backend, Options};
 use super::{HOME, system};
 use crate::error::{Error, Kind, Result};
 use crate::host::is_off;
-use crate::spec::hidden::HiddenFiles;
 use crate::spec::landlock::{Access, Rule};
+use crate::spec::root::HiddenFiles;
 use crate::spec::root::{Attributes, MOUNTS, Owner, Shown, Source, Step};
 use std::path::{Component, Path};
 

@@ -7,7 +7,6 @@ use super::limits::{LimitName, Limits};
 use super::location::{self, SECRETS};
 use super::mount::MountMode;
 use super::options::{Backend, Options, Workspace};
-use super::shown_limits;
 use super::system::System;
 use super::{HOME, ROOTS_HOME, USER, trust, volumes};
 use crate::container;
@@ -17,7 +16,6 @@ use crate::spec::process::{Command, fixed};
 use crate::spec::resources::{Rates, Resources, block_io};
 use crate::spec::root::{Attributes, Backing, FileSystem, Owner, Root, Scratch, Shown, Source, Step, Version};
 use crate::spec::{Confinement, Container};
-
 use rustix::process::Resource;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -122,7 +120,7 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
     if options.backend == Backend::Native {
         let hierarchy = facts.system.hierarchy.as_deref();
         let is_mixed = hierarchy.is_some_and(|path| path != Path::new("/sys/fs/cgroup"));
-        steps.extend(shown_limits::steps(options, hierarchy, is_mixed));
+        steps.extend(limit_steps(options, hierarchy, is_mixed));
     }
     let is_empty_home = |step: &Step| matches!(step, Step::Bind { source: Source::Scratch("home"), .. });
     let of_image = options.image.iter().flat_map(|image| image.steps(HOSTNAME));
@@ -375,4 +373,62 @@ pub(crate) fn resources(options: &Options, disks: &[Device]) -> Resources {
     resources.cpu.quota = Some((limits.cpus * PERIOD as f64).round().max(1000.0) as i64);
     resources.block_io = block_io(&rates(options), disks);
     resources
+}
+
+const CGROUP_ROOT: &str = "/sys/fs/cgroup";
+/// The files are bound from here to [`CGROUP_ROOT`], over the host's mount.
+const LIMIT_FILES: &str = "/sys/fs/limits";
+const CGROUP_TABLE: &str = "/proc/cgroups";
+/// Microseconds.
+const PERIOD: u64 = 100_000;
+
+/// The limits as programs read them: read-only files of a control group at /sys/fs/cgroup, made at the start. The real
+/// group's files reveal more than needed. A JVM looks for a mount of cgroup v2 and for v2-only controllers in
+/// /proc/cgroups; Node on a machine with v1 reads the v1 file.
+///
+/// The steps follow that of /proc. `hierarchy` is the host's mount point of cgroup v2, and `is_mixed` whether the host
+/// has v1 too.
+fn limit_steps(options: &Options, hierarchy: Option<&Path>, is_mixed: bool) -> Vec<Step> {
+    let limits = &options.limits;
+    let holds = |name: LimitName| !options.may_degrade.iter().any(|each| each == name.word());
+    let mut files = vec![("cgroup.controllers", "cpu memory pids\n".to_owned())];
+    if holds(LimitName::Memory) {
+        let line = format!("{}\n", limits.memory);
+        files.extend([
+            ("memory.max", line.clone()),
+            ("memory/memory.limit_in_bytes", line.clone()),
+            ("memory/memory.soft_limit_in_bytes", line),
+        ]);
+    }
+    if holds(LimitName::Swap) {
+        files.push(("memory.swap.max", format!("{}\n", limits.swap)));
+    }
+    if holds(LimitName::Cpus) {
+        let quota = (limits.cpus * PERIOD as f64).round();
+        files.push(("cpu.max", format!("{quota} {PERIOD}\n")));
+    }
+    if holds(LimitName::Pids) {
+        files.push(("pids.max", format!("{}\n", limits.pids)));
+    }
+    let rows = ["cpuset", "cpu", "cpuacct", "memory", "pids"].map(|name| format!("{name}\t0\t1\t1\n"));
+    files.push(("cgroups", format!("#subsys_name\thierarchy\tnum_cgroups\tenabled\n{}", rows.concat())));
+    let mut steps: Vec<Step> = files
+        .into_iter()
+        .map(|(name, text)| Step::File { at: Path::new(LIMIT_FILES).join(name), content: text.into(), mode: 0o444 })
+        .collect();
+    let show = |source, at: &str| Step::Bind {
+        source,
+        at: at.into(),
+        attributes: Attributes::KERNEL.read_only(),
+        shown: Shown::Stored,
+    };
+    let Some(hierarchy) = hierarchy else { return steps };
+    steps.extend([
+        show(Source::Host(hierarchy.into()), CGROUP_ROOT),
+        show(Source::Root(LIMIT_FILES.into()), CGROUP_ROOT),
+    ]);
+    if is_mixed {
+        steps.push(show(Source::Root(Path::new(LIMIT_FILES).join("cgroups")), CGROUP_TABLE));
+    }
+    steps
 }

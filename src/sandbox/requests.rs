@@ -1,8 +1,7 @@
 //! What the supervisor does for the clients of the control socket.
 
 use super::checkpoint::{checkpoints, new_checkpoint};
-use super::control::{ClientMessage, Connected, Exec, Job, Reply, Request, Session, Slot};
-use super::drain::check_open;
+use super::control::{ClientMessage, Connected, Control, Exec, Job, Reply, Request, Session, Slot};
 use super::job_limits::JobLimits;
 use super::outcome::Stopped;
 use super::streams::Notice;
@@ -13,7 +12,7 @@ use crate::files;
 use rustix::process::Signal;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl Watch<'_> {
     pub(super) fn serve(&mut self, slot: Slot, state: &mut State, seen: &mut Findings) {
@@ -289,4 +288,54 @@ fn values(values: &[(String, Vec<u8>)]) -> Result<OwnedFd> {
     let memory = files::new_memory("values")?;
     files::write_memory(&memory, &bytes)?;
     Ok(memory)
+}
+
+// The drain of a sandbox: new processes are refused, and running ones may end.
+impl Watch<'_> {
+    pub(super) fn wish(&self) -> Stopped {
+        if self.holds { Stopped::Wished } else { Stopped::Cancelled }
+    }
+
+    /// Ends the sandbox at once, or when what entered it has ended, after `limit` at the latest.
+    pub(super) fn stop(
+        &mut self,
+        grace: Option<Duration>,
+        limit: Option<Duration>,
+        state: &mut State,
+        seen: &mut Findings,
+    ) -> Result<()> {
+        if let Some(limit) = limit
+            && seen.stopped.is_none()
+        {
+            let until = Instant::now().checked_add(limit).ok_or_else(|| {
+                Error::new(Kind::Usage, "the time of the drain is too long").hint("give it like `--drain 5m`")
+            })?;
+            state.drain = Some((until, grace));
+            return Ok(());
+        }
+        state.drain = None;
+        self.ask(self.wish(), state, seen)?;
+        if let Some(grace) = grace {
+            state.kill_at = Some(Instant::now() + grace);
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_drain(&mut self, now: Instant, state: &mut State, seen: &mut Findings) -> Result<()> {
+        let Some((until, grace)) = state.drain else { return Ok(()) };
+        let running = self.control.as_deref().map(Control::running).unwrap_or_default();
+        if !running.is_empty() && now < until {
+            return Ok(());
+        }
+        seen.unfinished = running;
+        self.stop(grace, None, state, seen)
+    }
+}
+
+pub(super) fn check_open(state: &State) -> Result<()> {
+    match state.drain {
+        Some(_) => Err(Error::new(Kind::State, "the task is being drained and takes no new process")
+            .hint("wait for its end: brig task wait ID")),
+        None => Ok(()),
+    }
 }

@@ -10,7 +10,7 @@
 use super::profile::CHANGES;
 use crate::error::{Error, Kind, Result};
 use crate::host::{MountEntry, can_be_mapped, is_off};
-use crate::spec::hidden::HiddenFiles;
+use crate::spec::root::HiddenFiles;
 use crate::spec::root::{Attributes, MOUNTS, Owner, SUBMOUNTS, Shown, Source, Step};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, open, openat2, statx};
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@ use super::options::Options;
 pub(super) use crate::egress::trust::FOLDER;
 use crate::egress::trust::{BUNDLE, BUNDLES, OWN, VARIABLES};
 use crate::egress::{Broker, Trust};
-use crate::spec::hidden::HiddenFiles;
+use crate::spec::root::HiddenFiles;
 use crate::spec::root::{Attributes, Change, Owner, Shown, Step};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 pub(crate) mod config;
 pub(crate) mod devices;
-pub(crate) mod hidden;
 pub(crate) mod landlock;
 pub(crate) mod network;
 #[cfg(test)]

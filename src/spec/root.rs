@@ -1,6 +1,5 @@
 //! The file system of a container, as an ordered list of steps. Making the list needs no system call.
 
-use super::hidden::HiddenFiles;
 use super::resources::Rates;
 use crate::sys::mount as bits;
 use std::path::PathBuf;
@@ -281,3 +280,18 @@ pub(crate) const DEVICES: [Device; 6] = [
     Device { name: "urandom", major: 1, minor: 9 },
     Device { name: "tty", major: 5, minor: 0 },
 ];
+
+/// Files of a folder that a sandbox does not show, as patterns of `.gitignore`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HiddenFiles {
+    /// From `--hide`.
+    pub flags: Vec<String>,
+    /// From the folder's `.brigignore`.
+    pub lines: Vec<String>,
+}
+
+impl HiddenFiles {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.flags.is_empty() && self.lines.is_empty()
+    }
+}

@@ -5,7 +5,6 @@
 //! name twice.
 
 mod file;
-mod history;
 mod login;
 mod plan;
 mod state;
@@ -13,8 +12,8 @@ mod unit;
 mod update;
 
 pub use file::{Folder, Restart, Worker};
-pub use history::{Death, history};
 pub use plan::{Change, Verb, apply, changes};
+pub use state::{Death, history};
 pub use state::{WorkerState, state, states};
 pub use unit::Unit;
 pub use update::{Update, update};

@@ -1,7 +1,7 @@
 //! The changes that make the units match the files: a pure function decides them.
 
 use super::file::{Folder, Worker};
-use super::history::{tasks, worker_of};
+use super::state::{tasks, worker_of};
 use super::unit::{Unit, systemctl, unit_name, units};
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::VolumeAccess;

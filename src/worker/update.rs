@@ -1,7 +1,7 @@
 //! Updates a worker's image, and takes the old one back if the new one does not become healthy.
 
 use super::file::Folder;
-use super::history::{history, tasks, worker_of};
+use super::state::{history, tasks, worker_of};
 use super::unit::{systemctl, unit_name};
 use crate::error::{Error, Kind, Result, Step};
 use crate::image::{self, Reference};

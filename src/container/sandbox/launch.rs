@@ -3,7 +3,7 @@
 use super::entry::Entry;
 use super::running::{Group, Running};
 use super::users::{self, Users};
-use super::{HostPaths, archive, link, processors};
+use super::{HostPaths, archive, link};
 use crate::cgroup::{Cgroup, CgroupPath, PendingCgroup, Purpose};
 use crate::container::check::{self, Checked, privileged};
 use crate::container::gateway::{self, Prepared, Wish};
@@ -13,10 +13,12 @@ use crate::mounts::{self, disk};
 use crate::ns::{self, Range};
 use crate::process::{self, Plan, Stdio, Vectors};
 use crate::spec::network::Network;
+use crate::spec::resources::Cpu;
 use crate::spec::root::Backing;
 use crate::spec::{Confinement, Container};
 use crate::sys::signal::restore_signal;
 use rustix::fs::{Mode, OFlags, open};
+use rustix::thread::{CpuSet, sched_getaffinity};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -91,7 +93,7 @@ pub(crate) fn launch(
         landlock: spec.landlock,
         environment: spec.command.environment,
         directory: spec.command.directory.clone(),
-        affinity: limits.as_ref().and_then(|limits| processors::of(&limits.cpu)),
+        affinity: limits.as_ref().and_then(|limits| processors(&limits.cpu)),
     };
     let command = process::Command {
         handed,
@@ -211,4 +213,48 @@ fn admit(begun: &mut PendingCgroup<'_>, spawned: &process::Spawned) -> Result<Gr
 fn sysctls(inside: Option<&process::Inside>, is_root_inside: bool) -> Vec<(String, String)> {
     let spares = inside.is_some_and(|inside| inside.wish.spares > 0);
     if spares || is_root_inside { vec![("net/ipv4/ip_unprivileged_port_start".into(), "0".into())] } else { Vec::new() }
+}
+
+/// As many processors as the quota is worth: programs that count them start no more threads than can run. A program may
+/// ask for others; the quota is the limit. `None` allows all that we may use.
+fn processors(cpu: &Cpu) -> Option<Vec<u64>> {
+    let quota = u64::try_from(cpu.quota?).ok()?;
+    let wanted = usize::try_from(quota.div_ceil(cpu.period.filter(|&period| period > 0)?)).ok()?;
+    let allowed = sched_getaffinity(None).ok()?;
+    let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&number| allowed.is_set(number)).collect();
+    // By our pid: consecutive sandboxes start on different processors.
+    processor_mask(&allowed, wanted, std::process::id() as usize)
+}
+
+fn processor_mask(allowed: &[usize], wanted: usize, turn: usize) -> Option<Vec<u64>> {
+    if wanted == 0 || wanted >= allowed.len() {
+        return None;
+    }
+    let mut bits = vec![0; CpuSet::MAX_CPU / 64];
+    let first = turn.wrapping_mul(wanted) % allowed.len();
+    allowed.iter().cycle().skip(first).take(wanted).for_each(|number| bits[number / 64] |= 1 << (number % 64));
+    Some(bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_gets_as_many_processors_as_its_quota_and_the_next_one_others() {
+        let numbers = |allowed: &[usize], wanted, turn| {
+            let bits = processor_mask(allowed, wanted, turn)?;
+            Some((0..CpuSet::MAX_CPU).filter(|at| bits[at / 64] >> (at % 64) & 1 == 1).collect::<Vec<_>>())
+        };
+        let check = |allowed: &[usize], wanted, turn, expected: Option<&[usize]>| {
+            assert_eq!(numbers(allowed, wanted, turn).as_deref(), expected);
+        };
+        check(&[0, 1], 2, 7, None);
+        check(&[0, 1], 3, 7, None);
+        check(&[0, 1], 1, 7, Some(&[1]));
+        check(&[0, 1], 1, 8, Some(&[0]));
+        check(&[0, 2, 4, 70], 2, 0, Some(&[0, 2]));
+        check(&[0, 2, 4, 70], 2, 1, Some(&[4, 70]));
+        check(&[0, 2, 4, 70], 3, 1, Some(&[0, 2, 70]));
+    }
 }

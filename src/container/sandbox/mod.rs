@@ -5,25 +5,23 @@ pub(crate) mod archive;
 mod enter;
 mod entry;
 mod launch;
-mod leftovers;
 mod link;
 mod pasta;
-mod processors;
 mod running;
 mod uncounted;
 mod users;
 
+use super::check::privileged;
+use crate::cgroup::{Hierarchy, leftovers, remove_leftover};
+use crate::error::Result;
+use crate::mounts::disk::maker::First;
 pub(crate) use crate::mounts::disk::{DiskFile, Workshop};
 pub(crate) use enter::{Entered, Visit};
 pub(crate) use launch::launch;
-pub(crate) use leftovers::{groups, left_devices, remove_devices, remove_groups};
 pub(crate) use pasta::check as check_pasta;
 pub(crate) use running::Running;
+use std::path::{Path, PathBuf};
 pub(crate) use uncounted::Queues;
-
-use super::check::privileged;
-use crate::mounts::disk::maker::First;
-use std::path::PathBuf;
 
 /// Invisible inside.
 #[derive(Clone, Debug)]
@@ -52,4 +50,30 @@ pub(crate) fn begin_ahead() {
 pub(crate) fn begin_disk(workshop: &Workshop, bytes: u64, inodes: u64) {
     let size = crate::mounts::disk::Size { bytes, inodes, synchronous: false };
     crate::mounts::disk::begin_ahead(workshop, size);
+}
+
+/// Id and path of all groups that this user could have made, running ones included.
+pub(crate) fn groups() -> Vec<(String, PathBuf)> {
+    // Without a hierarchy no sandbox has a cgroup.
+    let Ok(hierarchy) = Hierarchy::probe() else { return Vec::new() };
+    leftovers(&hierarchy).into_iter().map(|group| (group.id, group.path)).collect()
+}
+
+/// Also those of its couriers, with their processes. Returns a result for each.
+pub(crate) fn remove_groups(id: &str) -> Vec<(String, Result<bool>)> {
+    let Ok(hierarchy) = Hierarchy::probe() else { return Vec::new() };
+    leftovers(&hierarchy)
+        .into_iter()
+        .filter(|group| group.id == id || group.id.strip_prefix(id).is_some_and(|rest| rest.starts_with('-')))
+        .map(|group| (group.path.display().to_string(), remove_leftover(&group).map(|()| true)))
+        .collect()
+}
+
+/// `directory` has the locks of their numbers.
+pub(crate) fn left_devices(directory: &Path) -> Vec<String> {
+    crate::net::leaks(directory)
+}
+
+pub(crate) fn remove_devices(directory: &Path) -> Vec<(String, Result<bool>)> {
+    crate::net::reap(directory)
 }

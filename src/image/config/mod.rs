@@ -2,7 +2,6 @@
 
 mod accounts;
 pub(crate) mod bundle;
-mod labels;
 mod process;
 
 pub(crate) use accounts::LARGEST_FILE as LARGEST_ACCOUNT_FILE;

@@ -3,7 +3,7 @@
 //! ext4 gives each group of 128 MiB the same number of inodes, at least 16. Empty files in a directory that sandboxes
 //! cannot see use up the excess.
 
-use super::description::Size;
+use super::Size;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;
 use rustix::fs::ftruncate;

@@ -1,10 +1,10 @@
 //! Mounts the image of a disk: a loop device and its ext4.
 
-use super::description::{DiskFile, Size};
 use super::format::USUAL;
 use super::kept;
 use super::loop_device::attach_loop;
 use super::template::{Image, Template};
+use super::{DiskFile, Size};
 use crate::error::{Context, Kind, Result};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::mount::{

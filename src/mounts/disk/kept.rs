@@ -1,10 +1,10 @@
 //! Prepares a disk of an earlier sandbox for a new one. An agent wrote the tree: every step uses descriptors, follows
 //! no link, and opens one directory at a time at any depth.
 
-use super::description::{DiskFile, Size};
 use super::format::DIRECTORIES;
 use super::resize::{has_size, resize};
 use super::template::{Image, Template, copy_allocated};
+use super::{DiskFile, Size};
 use crate::error::{Context, Kind, Result};
 use crate::files::{self, Bounds, DIRECTORY, Walk, WalkStep};
 use crate::spec::root::{Ids, MOUNTS, SUBMOUNTS, VOLUMES};

@@ -3,9 +3,9 @@
 //! The program's first lines fork it, with little memory to copy and no secret in it. It stays for a moment after it
 //! has sent the disk. A sandbox that ends by then leaves its mounts to it; a longer one forks another helper.
 
-use super::description::{DiskFile, Size};
 use super::image::mount_image;
 use super::template::Template;
+use super::{DiskFile, Size};
 use crate::error::{Context, Kind, Result, wire};
 use crate::files::{Channel, Packet};
 use crate::sys::clone::{Side, clone_process, close_from, exit, is_over, wait};

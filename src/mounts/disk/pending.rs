@@ -1,9 +1,9 @@
 //! A disk that a helper makes in parallel.
 
-use super::description::{DiskFile, Size, Workshop};
 use super::kept;
 use super::maker::{Maker, Order};
 use super::template::Template;
+use super::{DiskFile, Size, Workshop};
 use crate::error::{Context, Error, Kind, Result, wire};
 use crate::files::{Channel, Packet};
 use crate::spec::root::Ids;

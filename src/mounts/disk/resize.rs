@@ -3,7 +3,7 @@
 //! ext4 refuses a new size for a mounted image with `sparse_super2`, and a killed tool would leave a damaged one. The
 //! new image takes the name at last: a crash leaves one of the two, whole.
 
-use super::description::Size;
+use super::Size;
 use super::format;
 use super::loop_device::attach_loop;
 use super::volatile::WorkDirectory;

@@ -1,7 +1,7 @@
 //! Formatting takes 5 to 10 ms, so an empty image of each size is kept. A start copies its few allocated blocks into a
 //! file that is never flushed (`volatile`).
 
-use super::description::Size;
+use super::Size;
 use super::volatile::{self, Directories, WorkDirectory};
 use crate::error::{Context, Kind, Result};
 use crate::files;

@@ -6,7 +6,7 @@
 //! The lock belongs to the image's open file, which the loop device shares. It ends with the last mount, also after a
 //! crash: two writers, or a reader beside a writer, would destroy the file system.
 
-use super::description::Size;
+use super::Size;
 use super::format;
 pub(crate) use super::format::VOLUME_FILES;
 use super::loop_device::{LoopDevice, attach_loop};

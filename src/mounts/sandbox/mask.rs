@@ -7,7 +7,7 @@
 
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{Bounds, DIRECTORY, HiddenMatcher, Stop, Walk, WalkStep, empty_directory};
-use crate::spec::hidden::HiddenFiles;
+use crate::spec::root::HiddenFiles;
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid, chmodat, chownat, fstat,
     mkdirat, mknodat, openat, openat2, statat, utimensat,

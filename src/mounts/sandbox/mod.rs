@@ -2,14 +2,11 @@
 //! user namespace, or an ordinary user inside it.
 
 mod amend;
-mod file_copy;
 mod folder;
 mod layers;
 mod mask;
 mod plan;
-mod point;
 mod program;
-mod secrets;
 pub(crate) mod skeleton;
 mod volume;
 
@@ -24,7 +21,7 @@ use super::mount::{
 use super::write::{link, own, real_directory, write};
 use super::{Built, device, pivot, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
-use crate::spec::hidden::HiddenFiles;
+use crate::spec::root::HiddenFiles;
 use crate::spec::root::{Attributes, Ids, Layers, MOST_TERMINALS, Root, Shown, Source, Step};
 use crate::sys::mount as bits;
 use crate::sys::weaken;
@@ -259,7 +256,7 @@ impl Builder<'_> {
             }
             .doing(|| format!("mount the volume at `{}`", at.display())),
             Step::Secrets { at, files } => {
-                let made = secrets::make(self.stage()?, root, at, files, self.plan.user)?;
+                let made = amend::mount_secrets(self.stage()?, root, at, files, self.plan.user)?;
                 self.secrets.set(Some(made));
                 Ok(())
             }
@@ -332,7 +329,7 @@ impl Builder<'_> {
             Source::Host(path) => clone_tree(CWD, path),
             Source::Copied { from, to } => {
                 let (directory, _) = resolve::directory(self.scratch()?, Path::new(to), 0o700)?;
-                let copy = file_copy::make(from, directory.as_fd(), self.plan.user)?;
+                let copy = amend::copy_file(from, directory.as_fd(), self.plan.user)?;
                 clone_tree(copy.as_fd(), Path::new(""))
             }
             Source::Scratch(name) => {

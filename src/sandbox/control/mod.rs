@@ -6,7 +6,6 @@
 
 mod caller;
 mod client;
-mod encoding;
 mod idle;
 mod jobs;
 mod session;

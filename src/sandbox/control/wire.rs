@@ -5,15 +5,15 @@
 use super::super::checkpoint::Checkpoint;
 use super::super::job_limits::JobLimits;
 use super::super::report::Sample;
-use super::encoding::{variables, words};
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{Channel, new_sealable_memory, read_memory, write_memory};
 use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use serde::{Deserialize, Serialize};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
 /// A socket's buffer holds a message of this length.
@@ -234,6 +234,65 @@ fn parse<'bytes, T: Deserialize<'bytes>>(bytes: &'bytes [u8]) -> Result<T> {
 impl AsFd for Peer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+// Words and variables in messages: text, or an array of bytes for what is not UTF-8.
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Word {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl Word {
+    fn new(word: &OsStr) -> Word {
+        match word.to_str() {
+            Some(text) => Word::Text(text.into()),
+            None => Word::Bytes(word.as_bytes().into()),
+        }
+    }
+
+    fn into_os(self) -> OsString {
+        match self {
+            Word::Text(text) => text.into(),
+            Word::Bytes(bytes) => OsString::from_vec(bytes),
+        }
+    }
+}
+
+pub(super) mod words {
+    use super::*;
+    use serde::{Deserializer, Serializer};
+
+    pub(in crate::sandbox::control) fn serialize<S: Serializer>(words: &[OsString], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(words.iter().map(|word| Word::new(word)))
+    }
+
+    pub(in crate::sandbox::control) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<OsString>, D::Error> {
+        Ok(Vec::<Word>::deserialize(from)?.into_iter().map(Word::into_os).collect())
+    }
+}
+
+pub(super) mod variables {
+    use super::*;
+    use serde::{Deserializer, Serializer};
+
+    pub(in crate::sandbox::control) fn serialize<S: Serializer>(
+        variables: &[(OsString, OsString)],
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_seq(variables.iter().map(|(name, value)| (Word::new(name), Word::new(value))))
+    }
+
+    pub(in crate::sandbox::control) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<(OsString, OsString)>, D::Error> {
+        let variables = Vec::<(Word, Word)>::deserialize(from)?;
+        Ok(variables.into_iter().map(|(name, value)| (name.into_os(), value.into_os())).collect())
     }
 }
 
