@@ -1,11 +1,12 @@
-//! Standard streams of verbs that attach to a running task: output made safe for a terminal, signals as messages.
+//! Standard streams of verbs that attach to a running task: output made safe for a terminal, signals as messages. The
+//! terminal in raw mode.
 
 use super::output::Escaper;
 use brig::error::{Context, Kind, Result};
 use brig::task::Console;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rustix::termios::{isatty, tcgetwinsize};
+use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -72,5 +73,27 @@ impl Console for Streams {
             }
         }
         (signals, size)
+    }
+}
+
+/// The terminal in raw mode. Its drop restores the old mode.
+pub(super) struct Raw(Termios);
+
+impl Raw {
+    /// Stops the terminal from interpreting keys: Ctrl-C is for the command inside.
+    pub(super) fn enter() -> Result<Raw> {
+        let step = || "prepare the terminal";
+        let before = tcgetattr(rustix::stdio::stdin()).failing(Kind::Usage, step)?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &raw).failing(Kind::Usage, step)?;
+        Ok(Raw(before))
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // A closed terminal needs no restoration.
+        let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &self.0);
     }
 }

@@ -25,7 +25,6 @@ mod mcp;
 mod oci;
 mod output;
 mod task;
-mod terminal;
 mod verbs;
 mod volume;
 mod worker;

@@ -1,8 +1,6 @@
 //! `brig agent …`: a coding agent that is installed on this machine, in a sandbox, on a folder.
 
-mod list;
 mod summary;
-mod trust;
 
 use super::task::flags::{AGENT, SettingFlags};
 use super::task::run;
@@ -10,10 +8,12 @@ use super::task::screen::Screen;
 use crate::cli::output;
 use brig::error::{Error, Kind, Result};
 use brig::task::{
-    Agent, AgentFacts, AgentHome, AgentKey, Caller, Changed, Definition, KeyPlace, Store, WorkspaceSource, open_store,
+    Agent, AgentFacts, AgentHome, AgentKey, Caller, Changed, Definition, KeyPlace, ProjectFile, Store, WorkspaceSource,
+    installed, open_store, presets,
 };
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -65,16 +65,16 @@ pub(super) struct Arguments {
 #[command(defer = true)]
 enum Verb {
     #[command(visible_alias = "list")]
-    Ls(list::LsArguments),
-    Show(list::ShowArguments),
-    Trust(trust::Arguments),
+    Ls(LsArguments),
+    Show(ShowArguments),
+    Trust(TrustArguments),
 }
 
 pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
     match arguments.verb {
-        Some(Verb::Ls(arguments)) => list::ls(&arguments),
-        Some(Verb::Show(arguments)) => list::show(&arguments),
-        Some(Verb::Trust(arguments)) => trust::main(&arguments),
+        Some(Verb::Ls(arguments)) => ls(&arguments),
+        Some(Verb::Show(arguments)) => show(&arguments),
+        Some(Verb::Trust(arguments)) => trust(&arguments),
         None => {
             let store = open_store(arguments.store.clone())?;
             start(&store, arguments)
@@ -162,7 +162,7 @@ fn define(
         definition.workspace = WorkspaceSource::Directory(folder);
     }
     if let Some(file) = brig::task::project(&mut definition)? {
-        trust::print_ignored(&file);
+        print_ignored(&file);
     }
     brig::task::set_flags(&flags.0, &mut definition)?;
     let caller = Caller { variable: &|name| std::env::var_os(name), arguments: words };
@@ -242,4 +242,98 @@ fn introduce(definition: &Definition, facts: &AgentFacts, home: Option<&AgentHom
             output::escaped(&format!("{words} is set: the agent does not ask, because brig contains it"))
         );
     }
+}
+
+/// List the agents, and where their programs are
+#[derive(Args)]
+struct LsArguments {
+    /// Print the list as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Print the preset of an agent; a copy at ~/.config/brig/agents/NAME.toml replaces it
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  brig agent show claude > ~/.config/brig/agents/claude.toml     then change that file
+
+What would be in force for a run: brig agent NAME --explain")]
+struct ShowArguments {
+    /// The agent
+    name: String,
+}
+
+fn ls(arguments: &LsArguments) -> Result<ExitCode> {
+    let find = |program: &str| installed(program).map(|place| place.display().to_string());
+    let all = presets()?;
+    if arguments.json {
+        let rows: Vec<_> = all
+            .iter()
+            .map(|each| {
+                let file = each.file.as_ref().map(|path| path.display().to_string());
+                serde_json::json!({ "name": each.name, "title": each.title, "program": find(&each.program), "preset": file })
+            })
+            .collect();
+        output::json(&rows);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let rows = all.iter().map(|each| {
+        let preset = each.file.as_ref().map_or_else(|| "brig".to_owned(), |path| path.display().to_string());
+        let program = find(&each.program).unwrap_or_else(|| "not installed".to_owned());
+        [each.name.clone(), each.title.clone(), program, preset]
+    });
+    output::table(["NAME", "AGENT", "PROGRAM", "PRESET"], rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(arguments: &ShowArguments) -> Result<ExitCode> {
+    let Some(preset) = presets()?.into_iter().find(|each| each.name == arguments.name) else {
+        return Err(Error::new(Kind::Usage, format!("unknown agent `{}`", arguments.name.escape_debug()))
+            .hint("`brig agent ls` lists the agents"));
+    };
+    let mut out = output::Patient(std::io::stdout().lock());
+    out.write_all(preset.text.as_bytes()).map_err(|cause| {
+        Error::os(Kind::Disk, cause).doing("print the preset").hint("make room where the output goes")
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Let a project's .brig.toml, as it is now, give agents more than their preset does
+#[derive(Args)]
+#[command(after_help = "\
+Without trust the file can only narrow: hide files, deny hosts, lower limits. The trust ends when the file changes. Read it first.")]
+struct TrustArguments {
+    /// The project's folder
+    #[arg(default_value = ".", value_name = "DIR")]
+    folder: PathBuf,
+    /// End the trust
+    #[arg(long)]
+    revoke: bool,
+}
+
+fn trust(arguments: &TrustArguments) -> Result<ExitCode> {
+    if arguments.revoke {
+        let words = if brig::task::untrust(&arguments.folder)? { "is not trusted any more" } else { "was not trusted" };
+        tell!("brig: the file of {} {words}", output::escaped(&arguments.folder.display().to_string()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (path, text) = brig::task::trust(&arguments.folder)?;
+    output::lines(text.lines().map(output::escaped));
+    tell!("brig: {} is trusted as it is now", output::escaped(&path.display().to_string()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What of a project's file is not in force.
+fn print_ignored(file: &ProjectFile) {
+    if file.ignored.is_empty() {
+        return;
+    }
+    let folder = file.path.parent().unwrap_or(&file.path).display();
+    let line = format!(
+        "{} is not trusted, so these keys are not in force: {}. Read it, then: brig agent trust {folder}",
+        file.path.display(),
+        file.ignored.join(", ")
+    );
+    tell!("brig: {}", output::escaped(&line));
 }

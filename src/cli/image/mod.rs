@@ -1,15 +1,13 @@
-//! `brig image …`.
+//! `brig image …`. Here are `tag`, `rm` and `prune`: names of images, and the removal of unnamed ones.
 
 mod archive;
 mod inspection;
-mod names;
 mod show;
 mod transfer;
-mod unpack;
 
 use brig::error::Result;
 use brig::image::rootless::{self, Ids};
-use brig::image::{LoadOptions, Overrides, Platform, Store, default_path};
+use brig::image::{LoadOptions, Overrides, Platform, Reference, Store, default_path};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -93,10 +91,10 @@ enum Verb {
     Load(archive::LoadArguments),
     Ls(inspection::LsArguments),
     Inspect(inspection::InspectArguments),
-    Tag(names::TagArguments),
-    Rm(names::RmArguments),
-    Prune(names::PruneArguments),
-    Unpack(unpack::Arguments),
+    Tag(TagArguments),
+    Rm(RmArguments),
+    Prune(PruneArguments),
+    Unpack(archive::UnpackArguments),
     Save(archive::SaveArguments),
     Import(archive::ImportArguments),
     Verify(inspection::VerifyArguments),
@@ -113,10 +111,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Verb::Load(arguments) => archive::run_load(arguments, common),
         Verb::Ls(arguments) => inspection::run_ls(arguments, common),
         Verb::Inspect(arguments) => inspection::run_inspect(arguments, common),
-        Verb::Tag(arguments) => names::run_tag(arguments, common),
-        Verb::Rm(arguments) => names::run_rm(arguments, common),
-        Verb::Prune(arguments) => names::run_prune(arguments, common),
-        Verb::Unpack(arguments) => unpack::run(arguments, common),
+        Verb::Tag(arguments) => run_tag(arguments, common),
+        Verb::Rm(arguments) => run_rm(arguments, common),
+        Verb::Prune(arguments) => run_prune(arguments, common),
+        Verb::Unpack(arguments) => archive::run_unpack(arguments, common),
         Verb::Save(arguments) => archive::run_save(arguments, common),
         Verb::Import(arguments) => archive::run_import(arguments, common),
         Verb::Verify(arguments) => inspection::run_verify(arguments, common),
@@ -156,4 +154,64 @@ fn limit(text: &str) -> Result<(String, u64), String> {
         return Err("the limits are bytes, entries, depth, paths and ratio".into());
     }
     number.parse().map(|number| (name.to_owned(), number)).map_err(|_| "not a number".into())
+}
+
+/// Give an image another name
+#[derive(Args)]
+#[command(after_help = "Examples:
+  brig image tag debian:12 registry.example/base:1")]
+struct TagArguments {
+    /// A name, a digest, or its first digits
+    image: String,
+    /// The new name
+    name: Reference,
+}
+
+fn run_tag(arguments: &TagArguments, common: &Common) -> Result<()> {
+    common.store()?.tag(&arguments.image, &arguments.name)
+}
+
+/// Remove names; an image without a name goes too, unless a sandbox uses it
+#[derive(Args)]
+#[command(after_help = "Examples:
+  brig image rm tool:1
+  brig image rm 3f2a91")]
+struct RmArguments {
+    /// Names or digests
+    #[arg(required = true, value_name = "IMAGE")]
+    images: Vec<String>,
+}
+
+fn run_rm(arguments: &RmArguments, common: &Common) -> Result<()> {
+    let store = common.store()?;
+    let mut all = Vec::new();
+    for image in &arguments.images {
+        let removed = store.remove(image)?;
+        if !common.json {
+            removed.untagged.iter().try_for_each(|name| show::line(&format!("untagged {name}")))?;
+            removed.removed.iter().try_for_each(|digest| show::line(&format!("removed {digest}")))?;
+        }
+        all.push(removed);
+    }
+    if common.json { show::json(&all) } else { Ok(()) }
+}
+
+/// Remove images without a name, and layers and blobs without an image
+#[derive(Args)]
+#[command(after_help = "What a running sandbox uses stays.
+
+Examples:
+  brig image prune
+  brig image prune --json | jq .bytes")]
+struct PruneArguments {}
+
+fn run_prune(_: &PruneArguments, common: &Common) -> Result<()> {
+    let pruned = common.store()?.prune()?;
+    if common.json {
+        return show::json(&pruned);
+    }
+    pruned.images.iter().try_for_each(|digest| show::line(&format!("removed {digest}")))?;
+    pruned.in_use.iter().try_for_each(|digest| show::line(&format!("in use {digest}")))?;
+    let (layers, blobs, bytes) = (pruned.layers, pruned.blobs, show::bytes(pruned.bytes));
+    show::line(&format!("{layers} layers, {blobs} blobs and {} leftovers removed: {bytes}", pruned.leftovers))
 }

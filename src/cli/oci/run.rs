@@ -2,7 +2,7 @@
 
 use super::arguments::{Arguments, End, Flag, switch};
 use super::{Context, Verb, create};
-use crate::cli::terminal::Raw;
+use crate::cli::console::Raw;
 use brig::error::{Context as _, Kind, Result};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};

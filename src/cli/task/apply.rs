@@ -36,7 +36,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    paths: super::select::Paths,
+    paths: super::diff::Paths,
 }
 
 impl Arguments {
@@ -75,7 +75,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
             output::escaped(&applied.tree.display().to_string()),
             applied.already
         );
-        if let Some(words) = super::select::not_selected(applied.not_selected, "selected, and can be applied later") {
+        if let Some(words) = super::diff::not_selected(applied.not_selected, "selected, and can be applied later") {
             tell!("brig: {words}: brig task apply {id}");
         }
     }

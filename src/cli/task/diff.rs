@@ -2,9 +2,10 @@
 
 use crate::cli::output;
 use brig::error::{Error, Kind, Result};
-use brig::task::{PatchOptions, Store};
+use brig::task::{PatchOptions, Selection, Store};
 use clap::Args;
 use rustix::termios::isatty;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Show what a task changed in its workspace, as a patch for `git apply` or `patch -p1`
@@ -34,7 +35,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     include_git: bool,
     #[command(flatten)]
-    paths: super::select::Paths,
+    paths: Paths,
 }
 
 impl Arguments {
@@ -88,7 +89,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     let meanwhile = notes.edited_meanwhile.iter().map(|path| edited_meanwhile(path));
     let git =
         (notes.in_git > 0).then(|| format!("{} changes in .git are not in the patch (--include-git)", notes.in_git));
-    let rest = super::select::not_selected(notes.not_selected, "in the patch");
+    let rest = not_selected(notes.not_selected, "in the patch");
     let is_whole = notes.base_changed.is_empty();
     noted
         .chain(changed)
@@ -106,4 +107,32 @@ pub(super) fn edited_meanwhile(path: &str) -> String {
     format!(
         "`{path}` was edited while the agent ran, and what it was at the start is not known: the patch removes what of that edit the agent did not see"
     )
+}
+
+/// Which changes.
+#[derive(Args, Default)]
+pub(super) struct Paths {
+    /// Leave out what matches this pattern of gitignore(5); may be repeated
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+    /// Only these files and folders of the workspace, or patterns of gitignore(5); one that matches no change is an error
+    #[arg(last = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+}
+
+impl Paths {
+    pub(super) fn selection(&self) -> Selection {
+        Selection { paths: self.paths.clone(), exclude: self.exclude.clone() }
+    }
+
+    /// Whether all changes are meant.
+    pub(super) fn is_all(&self) -> bool {
+        self.paths.is_empty() && self.exclude.is_empty()
+    }
+}
+
+/// What is not selected, in words.
+pub(super) fn not_selected(count: usize, verb: &str) -> Option<String> {
+    let changes = if count == 1 { "change is" } else { "changes are" };
+    (count > 0).then(|| format!("{count} other {changes} not {verb}"))
 }

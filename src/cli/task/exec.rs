@@ -1,11 +1,12 @@
-//! `brig task exec`: another process in a running sandbox.
+//! `brig task exec`: another process in a running sandbox. `attach`: a running task's output as it comes, and its
+//! input.
 
+use crate::cli::console::Raw;
 use crate::cli::console::{Streams, terminal_size};
 use crate::cli::output;
-use crate::cli::terminal::Raw;
 use brig::error::{Error, Kind, Result};
 use brig::sandbox::{JobLimits, LimitName};
-use brig::task::{ExecEnd, Execution, Store};
+use brig::task::{ExecEnd, Execution, From, Left, Store};
 use clap::Args;
 use rustix::termios::isatty;
 use std::ffi::OsString;
@@ -27,7 +28,7 @@ Examples:
 The exit status is the process's own. It ends with the task at the latest, and with this command: so does
 all that it has started in the background. Ctrl-C and other signals go to its process group.
 It neither sees nor signals the task's own processes: `brig task top` shows them.")]
-pub(super) struct Arguments {
+pub(super) struct ExecArguments {
     /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// Pass standard input on
@@ -69,14 +70,14 @@ pub(super) struct Arguments {
 }
 
 #[cfg(test)]
-impl Arguments {
+impl ExecArguments {
     /// What the parser has read.
     pub(super) fn words(&self) -> (&str, &[OsString], &[OsString]) {
         (&self.id, &self.environment, &self.command)
     }
 }
 
-pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
+pub(super) fn exec(store: &Store, arguments: ExecArguments) -> Result<ExitCode> {
     let id = store.find(&arguments.id)?;
     if arguments.tty && !isatty(rustix::stdio::stdin()) {
         return Err(Error::new(Kind::Usage, "--tty needs a terminal as standard input").hint("leave --tty out"));
@@ -128,6 +129,44 @@ pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
                 Error::new(Kind::State, format!("it ran for {limit} and was killed with all that it had started"));
             output::error(&error.doing(format!("run a process in the task `{id}`")));
             Ok(ExitCode::from(124))
+        }
+    }
+}
+
+/// Show a running task's output as it comes, pass input on, and exit as it does
+#[derive(Args)]
+#[command(after_help = "\
+Ctrl-P Ctrl-Q leaves a task that has a terminal, Ctrl-C one that has none; it goes on in the background. Input is passed
+on to a task that was begun with a terminal or with --interactive.")]
+pub(super) struct AttachArguments {
+    /// The task's name, its id or the beginning of that, or @ for the newest task
+    id: String,
+    /// Begin with the first byte of its output, not with what comes now
+    #[arg(long)]
+    replay: bool,
+    /// Pass no input on
+    #[arg(long)]
+    no_input: bool,
+}
+
+pub(super) fn attach(store: &Store, arguments: &AttachArguments) -> Result<ExitCode> {
+    let id = store.find(&arguments.id)?;
+    let live = store.reach(&id)?;
+    let output = store.follow_log(&id, if arguments.replay { From::Start } else { From::Now })?;
+    let has_terminal = live.has_terminal()?;
+    let is_console = has_terminal && isatty(rustix::stdio::stdin()) && !arguments.no_input;
+    let mut streams = Streams::new(!arguments.no_input, is_console)?;
+    let raw = if is_console { Some(Raw::enter()?) } else { None };
+    let left = live.attach(output, &mut streams);
+    drop(raw);
+    match left? {
+        Left::Detached => {
+            tell!("brig: left the task {id}, which goes on");
+            Ok(ExitCode::SUCCESS)
+        }
+        Left::Ended(_) => {
+            let receipt = store.wait(&id, None)?;
+            Ok(receipt.map_or(ExitCode::FAILURE, |receipt| ExitCode::from(receipt.exit_status)))
         }
     }
 }

@@ -1,8 +1,9 @@
-//! `brig task export`
+//! `brig task export` and `push`: a task's changes to a folder, an archive or a remote.
 
+use super::flags::{PUSHED, SettingFlags};
 use crate::cli::output;
 use brig::error::{Context, Error, Kind, Result, Step};
-use brig::task::{PatchOptions, Store};
+use brig::task::{PatchOptions, PushState, Store};
 use clap::Args;
 use rustix::termios::isatty;
 use std::io::Write;
@@ -18,7 +19,7 @@ Examples:
   brig task export 1a2b --bundle -o work.bundle && git fetch work.bundle 'refs/heads/*:refs/heads/agent/*'
 
 A bundle has the commits that the repository did not have, each object checked; nothing of the agent's configuration or hooks is in it.")]
-pub(super) struct Arguments {
+pub(super) struct ExportArguments {
     /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// The changed files, for `git apply`, binary ones whole
@@ -34,10 +35,10 @@ pub(super) struct Arguments {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
-    paths: super::select::Paths,
+    paths: super::diff::Paths,
 }
 
-pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
+pub(super) fn export(store: &Store, arguments: &ExportArguments) -> Result<ExitCode> {
     if arguments.output.is_some() {
         brig::task::refuse_host_path(
             "`export -o` would make a file of the host",
@@ -73,7 +74,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Refuses what would carry a secret on; the value itself nobody has any more, so what is exported cannot be redacted.
-fn check_secrets(store: &Store, id: &str, arguments: &Arguments) -> Result<()> {
+fn check_secrets(store: &Store, id: &str, arguments: &ExportArguments) -> Result<()> {
     if arguments.bundle {
         return refuse_secrets(store, id, "export", "export");
     }
@@ -81,7 +82,7 @@ fn check_secrets(store: &Store, id: &str, arguments: &Arguments) -> Result<()> {
 }
 
 /// Refuses to let commits out of a task with a secret in a changed file.
-pub(super) fn refuse_secrets(store: &Store, id: &str, doing: &str, verb: &str) -> Result<()> {
+fn refuse_secrets(store: &Store, id: &str, doing: &str, verb: &str) -> Result<()> {
     let changes = store.receipt(id)?.and_then(|receipt| receipt.changes);
     refuse(&changes.map(|changes| changes.secrets).unwrap_or_default(), id, (doing, verb))
 }
@@ -94,7 +95,7 @@ fn refuse(all: &[String], id: &str, (doing, verb): (&str, &str)) -> Result<()> {
         .hint(format!("look at them: `brig task diff ID`; {verb} them all the same with --with-secrets")))
 }
 
-fn write(store: &Store, id: &str, arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+fn write(store: &Store, id: &str, arguments: &ExportArguments, out: &mut dyn Write) -> Result<()> {
     if arguments.bundle {
         let exported = brig::task::export_bundle(store, id)?;
         let step = || "write the bundle";
@@ -113,7 +114,7 @@ fn write(store: &Store, id: &str, arguments: &Arguments, out: &mut dyn Write) ->
             tell!("brig: {}", output::escaped(&words));
         }
         tell!("brig: {} files", notes.files);
-        if let Some(words) = super::select::not_selected(notes.not_selected, "in the patch") {
+        if let Some(words) = super::diff::not_selected(notes.not_selected, "in the patch") {
             tell!("brig: {words}");
         }
         super::tell_not_taken(store, id)?;
@@ -127,4 +128,48 @@ fn incomplete(id: &str, first: &str, count: usize) -> Error {
     Error::new(Kind::State, format!("what `{first}`{more} was made from has changed since the task began"))
         .doing(format!("export the changes of the task `{id}`"))
         .hint("put it back as it was, or apply the rest: brig task apply ID names what is in the way; brig task diff ID leaves it out")
+}
+
+/// Push the commits of an ended task: once more after a push that failed, or for the first time
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig task push k3f                                       the branch that the task was to push to
+  brig task push k3f --push-branch agent/fix --git-credential env:TOKEN
+  brig task push k3f --push-to https://example.com/repo.git --push-branch agent/fix
+
+The commits of a task with --repo go to that repository. For a task with --dir name a repository: --push-to. A push is
+fast-forward only; a second one finds nothing new. The commits are checked, and git runs in a sandbox. Secrets for git are
+given again, unless they come from a profile that has not changed.")]
+pub(super) struct PushArguments {
+    /// The task's name, its id or the beginning of that, or @ for the newest task
+    id: String,
+    /// The repository for the commits of a task with --dir: a path, https://…, ssh://… or user@host:path
+    #[arg(long, value_name = "PATH|URL")]
+    push_to: Option<String>,
+    /// Also if a secret of the task's is in a changed file
+    #[arg(long)]
+    with_secrets: bool,
+    #[command(flatten)]
+    flags: SettingFlags<PUSHED>,
+}
+
+pub(super) fn push(store: &Store, arguments: PushArguments) -> Result<ExitCode> {
+    brig::task::reap(store)?;
+    let id = store.find(&arguments.id)?;
+    if !arguments.with_secrets {
+        super::export::refuse_secrets(store, &id, "push the commits of", "push")?;
+    }
+    let pushed = brig::task::push_commits(store, &id, arguments.push_to.as_deref(), &arguments.flags.0)?;
+    let (commit, branch) = (&pushed.commit, &pushed.branch);
+    let words = match pushed.state {
+        PushState::Pushed => format!("{commit} is on the branch `{branch}`"),
+        PushState::UpToDate => format!("nothing new: {commit} is on the branch `{branch}` already"),
+        _ => "nothing new: the task made no commit".to_owned(),
+    };
+    output::lines([output::escaped(&words)]);
+    for left in &pushed.left_behind {
+        tell!("brig: not pushed: {}", output::escaped(left));
+    }
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
 //! Flags that are made from the table of settings.
 
-use super::image::Pull;
+use super::run::Pull;
 use brig::sandbox::Backend;
 use brig::task::{GivenFlags, REMOTE_FLAGS, Setting, ValueKind, settings};
 use clap::builder::ValueParser;

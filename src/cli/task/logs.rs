@@ -1,4 +1,4 @@
-//! `brig task logs`
+//! `brig task logs` and `events`: what a task has written, and its record of events.
 
 use crate::cli::output;
 use brig::error::Result;
@@ -19,7 +19,7 @@ Examples:
 
 Without --stdout and --stderr both come, in the order in which they were written. A task with a terminal has one stream:
 all of it is standard output.")]
-pub(super) struct Arguments {
+pub(super) struct LogsArguments {
     /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
     /// Print what comes, too, until the task has ended
@@ -42,7 +42,7 @@ pub(super) struct Arguments {
 /// What is read at once.
 const CHUNK: usize = 64 << 10;
 
-pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
+pub(super) fn logs(store: &Store, arguments: &LogsArguments) -> Result<ExitCode> {
     brig::task::reap(store)?;
     let id = store.find(&arguments.id)?;
     if arguments.stderr && arguments.job.is_none() && store.record(&id).is_ok_and(|record| record.terminal) {
@@ -74,7 +74,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Prints one of the streams, or both as JSON.
-fn by_stream(store: &Store, id: &str, arguments: &Arguments) -> Result<ExitCode> {
+fn by_stream(store: &Store, id: &str, arguments: &LogsArguments) -> Result<ExitCode> {
     let mut log = match &arguments.job {
         Some(job) => store.job_log_by_stream(id, job)?,
         None => store.log_by_stream(id)?,
@@ -154,4 +154,45 @@ impl Printer {
             Printer::write(&mut self.is_taken, &escaper.finish());
         }
     }
+}
+
+/// Print the events of a task, one JSON object a line
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig task events -f k3f | jq -r 'select(.event == \"limit\")'
+  brig task events --since 120 k3f
+
+Each line has `v` (1), `seq`, `time`, `task` and `event`: state, output (with its `text`), limit, usage, egress, progress,
+exec, left_out or ended.")]
+pub(super) struct EventsArguments {
+    /// The task's name, its id or the beginning of that, or @ for the newest task
+    id: String,
+    /// Print what comes, too, until the task has ended
+    #[arg(short, long)]
+    follow: bool,
+    /// Leave out those with a lower number
+    #[arg(long, value_name = "SEQ", default_value_t = 0, hide_default_value = true)]
+    since: u64,
+}
+
+pub(super) fn events(store: &Store, arguments: &EventsArguments) -> Result<ExitCode> {
+    brig::task::reap(store)?;
+    let id = store.find(&arguments.id)?;
+    let mut events = store.events(&id)?;
+    while let Some(found) = events.available()? {
+        let is_empty = found.is_empty();
+        for (event, _) in found.into_iter().filter(|(event, _)| event.seq >= arguments.since) {
+            if !output::json_line(&event) {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+        if is_empty && !arguments.follow {
+            break;
+        }
+        if is_empty {
+            events.wait()?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }

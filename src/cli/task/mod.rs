@@ -1,32 +1,21 @@
 //! `brig task …`: run an agent on a workspace and look at what came of it.
 
-mod allow;
 mod apply;
-mod attach;
-mod checkpoint;
 mod copy;
 mod diff;
-mod events;
 mod exec;
 mod export;
 pub(super) mod flags;
-pub(super) mod image;
-mod jobs;
 mod list;
 mod logs;
 mod prune;
-mod push;
 pub(super) mod refusals;
-mod remove;
 mod resume;
-mod revoke;
 pub(super) mod run;
 pub(super) mod screen;
-mod select;
 mod show;
 mod stats;
 mod stop;
-mod wait;
 
 use brig::error::Result;
 use brig::task::{Store, open_store};
@@ -50,36 +39,36 @@ pub(super) struct Arguments {
 enum Verb {
     Run(Box<run::Arguments>),
     #[command(visible_alias = "list")]
-    Ls(list::Arguments),
+    Ls(list::LsArguments),
     Show(show::Arguments),
-    Logs(logs::Arguments),
-    Events(events::Arguments),
-    Attach(attach::Arguments),
-    Wait(wait::Arguments),
+    Logs(logs::LogsArguments),
+    Events(logs::EventsArguments),
+    Attach(exec::AttachArguments),
+    Wait(stop::WaitArguments),
     Stop(stop::StopArguments),
     Kill(stop::KillArguments),
     Pause(stop::PauseArguments),
     Unpause(stop::UnpauseArguments),
-    Allow(allow::AllowArguments),
-    Deny(allow::DenyArguments),
+    Allow(stop::AllowArguments),
+    Deny(stop::DenyArguments),
     Resume(resume::ResumeArguments),
-    Checkpoint(checkpoint::CheckpointArguments),
-    Checkpoints(checkpoint::CheckpointsArguments),
+    Checkpoint(resume::CheckpointArguments),
+    Checkpoints(resume::CheckpointsArguments),
     Rollback(resume::RollbackArguments),
     Fork(resume::ForkArguments),
     Discard(resume::DiscardArguments),
-    Prune(prune::Arguments),
-    Push(push::Arguments),
-    Exec(exec::Arguments),
-    Jobs(jobs::Arguments),
+    Prune(prune::PruneArguments),
+    Push(export::PushArguments),
+    Exec(exec::ExecArguments),
+    Jobs(list::JobsArguments),
     Cp(copy::Arguments),
     Stats(stats::StatsArguments),
     Top(stats::TopArguments),
     Diff(diff::Arguments),
     Apply(apply::Arguments),
-    Export(export::Arguments),
-    Revoke(revoke::Arguments),
-    Rm(remove::Arguments),
+    Export(export::ExportArguments),
+    Revoke(stop::RevokeArguments),
+    Rm(prune::RmArguments),
 }
 
 // The same verb for a command line that begins with `task run`: building the parser for every verb costs a tenth of a sandbox's whole start. No doc
@@ -135,36 +124,36 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
     let store = open_store(arguments.store)?;
     match arguments.verb {
         Verb::Run(arguments) => run::main(&store, *arguments),
-        Verb::Ls(arguments) => list::main(&store, &arguments),
+        Verb::Ls(arguments) => list::ls(&store, &arguments),
         Verb::Show(arguments) => show::main(&store, &arguments),
-        Verb::Logs(arguments) => logs::main(&store, &arguments),
-        Verb::Events(arguments) => events::main(&store, &arguments),
-        Verb::Attach(arguments) => attach::main(&store, &arguments),
-        Verb::Wait(arguments) => wait::main(&store, &arguments),
+        Verb::Logs(arguments) => logs::logs(&store, &arguments),
+        Verb::Events(arguments) => logs::events(&store, &arguments),
+        Verb::Attach(arguments) => exec::attach(&store, &arguments),
+        Verb::Wait(arguments) => stop::wait(&store, &arguments),
         Verb::Stop(arguments) => stop::stop(&store, &arguments),
         Verb::Kill(arguments) => stop::kill(&store, &arguments),
         Verb::Pause(arguments) => stop::pause(&store, &arguments),
         Verb::Unpause(arguments) => stop::unpause(&store, &arguments),
-        Verb::Allow(arguments) => allow::allow(&store, &arguments),
-        Verb::Deny(arguments) => allow::deny(&store, &arguments),
+        Verb::Allow(arguments) => stop::allow(&store, &arguments),
+        Verb::Deny(arguments) => stop::deny(&store, &arguments),
         Verb::Resume(arguments) => resume::resume(&store, arguments),
-        Verb::Checkpoint(arguments) => checkpoint::checkpoint(&store, &arguments),
-        Verb::Checkpoints(arguments) => checkpoint::checkpoints(&store, &arguments),
+        Verb::Checkpoint(arguments) => resume::checkpoint(&store, &arguments),
+        Verb::Checkpoints(arguments) => resume::checkpoints(&store, &arguments),
         Verb::Rollback(arguments) => resume::rollback(&store, arguments),
         Verb::Fork(arguments) => resume::fork(&store, arguments),
         Verb::Discard(arguments) => resume::discard(&store, &arguments),
-        Verb::Prune(arguments) => prune::main(&store, &arguments),
-        Verb::Push(arguments) => push::main(&store, arguments),
-        Verb::Exec(arguments) => exec::main(&store, arguments),
-        Verb::Jobs(arguments) => jobs::main(&store, &arguments),
+        Verb::Prune(arguments) => prune::prune(&store, &arguments),
+        Verb::Push(arguments) => export::push(&store, arguments),
+        Verb::Exec(arguments) => exec::exec(&store, arguments),
+        Verb::Jobs(arguments) => list::jobs(&store, &arguments),
         Verb::Cp(arguments) => copy::main(&store, &arguments),
         Verb::Stats(arguments) => stats::stats(&store, &arguments),
         Verb::Top(arguments) => stats::top(&store, &arguments),
         Verb::Diff(arguments) => diff::main(&store, &arguments),
-        Verb::Export(arguments) => export::main(&store, &arguments),
+        Verb::Export(arguments) => export::export(&store, &arguments),
         Verb::Apply(arguments) => apply::main(&store, &arguments),
-        Verb::Revoke(arguments) => revoke::main(&store, &arguments),
-        Verb::Rm(arguments) => remove::main(&store, &arguments),
+        Verb::Revoke(arguments) => stop::revoke(&store, &arguments),
+        Verb::Rm(arguments) => prune::remove(&store, &arguments),
     }
 }
 

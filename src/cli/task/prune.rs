@@ -1,4 +1,4 @@
-//! `brig task prune`
+//! `brig task prune` and `rm`: the removal of ended tasks.
 
 use crate::cli::output;
 use brig::error::{Error, Kind, Result};
@@ -15,7 +15,7 @@ Examples:
   brig task prune --max-size 20G --dry-run
   brig task prune --label nightly --older-than 2d
   brig task prune --workspaces --older-than 2d     kept workspaces only; the records stay")]
-pub(super) struct Arguments {
+pub(super) struct PruneArguments {
     /// Those that began longer ago, and what was fetched of repositories and has not been used since
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     older_than: Option<Duration>,
@@ -39,7 +39,7 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
+pub(super) fn prune(store: &Store, arguments: &PruneArguments) -> Result<ExitCode> {
     brig::task::reap(store)?;
     let options = PruneOptions {
         older_than: arguments.older_than,
@@ -61,5 +61,21 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     }
     let rows = gone.iter().map(|each| [each.kind.to_owned(), each.id.clone(), output::approximate(each.bytes)]);
     output::table(["KIND", "ID", "SIZE"], rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Remove ended tasks with all that is kept of them
+#[derive(Args)]
+pub(super) struct RmArguments {
+    /// The tasks' names, ids or beginnings of these, or @ for the newest task
+    #[arg(required = true)]
+    ids: Vec<String>,
+}
+
+pub(super) fn remove(store: &Store, arguments: &RmArguments) -> Result<ExitCode> {
+    brig::task::reap(store)?;
+    for id in store.find_all(&arguments.ids)? {
+        store.remove(&id)?;
+    }
     Ok(ExitCode::SUCCESS)
 }

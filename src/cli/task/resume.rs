@@ -1,9 +1,10 @@
-//! `brig task resume`, `fork` and `discard`: what becomes of a kept workspace.
+//! `brig task resume`, `rollback`, `fork` and `discard`: the use of a kept workspace. `checkpoint` and `checkpoints`:
+//! its copies.
 
 use super::flags::{RESUMED, SettingFlags};
 use super::run::tell;
 use super::screen::Screen;
-use crate::cli::{output, terminal};
+use crate::cli::{console, output};
 use brig::error::Result;
 use brig::task::{Changed, Fork, Status, Store};
 use clap::Args;
@@ -120,7 +121,7 @@ pub(super) fn resume(store: &Store, arguments: ResumeArguments) -> Result<ExitCo
         return Ok(ExitCode::SUCCESS);
     }
     definition.sandbox.terminal = !arguments.json && isatty(rustix::stdio::stdin()) && isatty(rustix::stdio::stdout());
-    let raw = if definition.sandbox.terminal { Some(terminal::Raw::enter()?) } else { None };
+    let raw = if definition.sandbox.terminal { Some(console::Raw::enter()?) } else { None };
     let receipt = brig::task::run(store, &definition, &mut Screen::new(arguments.json, definition.sandbox.terminal));
     drop(raw);
     let receipt = receipt?;
@@ -166,5 +167,59 @@ pub(super) fn discard(store: &Store, arguments: &DiscardArguments) -> Result<Exi
     for id in store.find_all(&arguments.ids)? {
         store.discard(&id)?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Copy the files of a running task as they are now, to fork from or to return to
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig task checkpoint k3f                   prints the name: the first free number
+  brig task checkpoint k3f before-tests
+
+The task was run with --keep or --keep-on-failure. Its processes stand still meanwhile. A checkpoint has the workspace, the home and the
+changes of the root, not /tmp, and no processes. A task has at most 16, which take at most twice its disk limit together. They stay until the task is
+discarded.")]
+pub(super) struct CheckpointArguments {
+    /// The task's name, its id or the beginning of that, or @ for the newest task
+    id: String,
+    /// The name of the checkpoint [default: the first free number]
+    name: Option<String>,
+    /// Print the checkpoint as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// List the checkpoints of a task, oldest first
+#[derive(Args)]
+pub(super) struct CheckpointsArguments {
+    /// The task's name, its id or the beginning of that, or @ for the newest task
+    id: String,
+    /// Print the rows as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn checkpoint(store: &Store, arguments: &CheckpointArguments) -> Result<ExitCode> {
+    let id = store.find(&arguments.id)?;
+    let made = store.reach(&id)?.checkpoint(arguments.name.as_deref())?;
+    if arguments.json {
+        output::json(&made);
+    } else {
+        output::lines([made.name]);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn checkpoints(store: &Store, arguments: &CheckpointsArguments) -> Result<ExitCode> {
+    let found = store.checkpoints(&store.find(&arguments.id)?)?;
+    if arguments.json {
+        output::json(&found);
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::table(
+        ["NAME", "CREATED", "SIZE"],
+        found.into_iter().map(|each| [each.name, each.created, output::approximate(each.bytes)]),
+    );
     Ok(ExitCode::SUCCESS)
 }

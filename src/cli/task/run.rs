@@ -1,17 +1,17 @@
 //! `brig task run`: one attempt, from the command line to the exit status.
 
 use super::flags::{ALL, SettingFlags};
-use super::image::Pull;
 use super::screen::Screen;
-use crate::cli::{output, terminal};
+use crate::cli::{console, output};
 use brig::error::{Error, Kind, Result};
+use brig::image;
 use brig::sandbox::Outcome;
-use brig::task::{Definition, PushState, Receipt, Store};
+use brig::task::{Definition, ImageWish, PushState, Receipt, Store};
 use clap::{Args, ValueEnum};
 use rustix::termios::isatty;
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 
 /// Refused artifacts that are told one by one.
 const MOST_TOLD: usize = 5;
@@ -124,7 +124,7 @@ fn run(store: &Store, definition: Definition, flags: &SettingFlags<ALL>) -> Resu
 
 /// Runs a task on our own streams.
 pub(in crate::cli) fn foreground(store: &Store, definition: &Definition, mut screen: Screen) -> Result<Receipt> {
-    let raw = if definition.sandbox.terminal { Some(terminal::Raw::enter()?) } else { None };
+    let raw = if definition.sandbox.terminal { Some(console::Raw::enter()?) } else { None };
     let receipt = brig::task::run(store, definition, &mut screen);
     drop(raw);
     receipt
@@ -137,7 +137,7 @@ pub(in crate::cli) fn fetch_image<const SET: u8>(
     flags: &SettingFlags<SET>,
 ) -> Result<Option<ExitCode>> {
     let Some(wish) = &definition.image else { return Ok(None) };
-    let failed = super::image::fetch(store.root(), wish, pull(flags))?;
+    let failed = fetch(store.root(), wish, pull(flags))?;
     if failed.is_some() && flags.has("--json") {
         output::json_error(Kind::Image.code(), "the image was not fetched", Some("standard error has the reason"));
     }
@@ -282,4 +282,52 @@ pub(in crate::cli) fn set_terminal<const SET: u8>(
         return Err(Error::new(Kind::Usage, "--tty needs a terminal as standard input").hint("leave --tty out"));
     }
     Ok(())
+}
+
+/// When an image is fetched from its registry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum Pull {
+    /// If the store does not have it
+    #[default]
+    Missing,
+    /// Each time; what has not changed is not fetched again
+    Always,
+    /// Never
+    Never,
+}
+
+/// Fetches the image unless it is there. In a process of its own: an ordinary user's store is written in a user namespace, which a
+/// supervisor must not be in, and nothing of a TLS connection stays in a supervisor's memory. The exit status of a fetch that failed, which
+/// has said why, is returned.
+pub(in crate::cli) fn fetch(store: &Path, wish: &ImageWish, when: Pull) -> Result<Option<ExitCode>> {
+    let is_there = || match image::Store::existing(store)? {
+        Some(store) => match store.find(&wish.reference) {
+            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            other => other.map(|_| true),
+        },
+        None => Ok(false),
+    };
+    let wanted = match when {
+        Pull::Always => true,
+        Pull::Never => false,
+        Pull::Missing => !is_there()?,
+    };
+    if !wanted {
+        return Ok(None);
+    }
+    let failed = |cause| Error::os(Kind::Internal, cause).doing("start `brig image pull`");
+    let mut fetch = Command::new("/proc/self/exe");
+    if brig::task::check_registry(&wish.reference)? {
+        // The caller's variables name settings of registries and programs that give credentials.
+        fetch.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root");
+    }
+    let fetch = fetch
+        .args(["image", "--store"])
+        .arg(store)
+        .args(["pull", "--", &wish.reference])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status()
+        .map_err(failed)?;
+    Ok(if fetch.success() { None } else { Some(ExitCode::from(fetch.code().map_or(130, |code| code as u8))) })
 }

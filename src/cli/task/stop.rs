@@ -1,6 +1,9 @@
-//! `brig task stop`, `kill`, `pause` and `unpause`: one word to running tasks.
+//! `brig task stop`, `kill`, `pause`, `unpause`, `allow`, `deny` and `revoke`: one request to running
+//! tasks. `wait`: until a task has ended, with its exit status.
 
+use crate::cli::output;
 use brig::error::{Error, Kind, Result};
+use brig::sandbox::Rule;
 use brig::task::Store;
 use clap::Args;
 use std::process::ExitCode;
@@ -122,6 +125,120 @@ fn signal(word: &str) -> Result<i32> {
         Error::new(Kind::Usage, format!("`{}` is no signal", word.escape_debug()))
             .hint("give a name like TERM or a number")
     })
+}
+
+/// Take a secret back from a running task: its file is gone when this returns
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  brig task revoke 1a2b GH_TOKEN
+
+What the command has read already, it has; revoke the credential where it was issued too.")]
+pub(super) struct RevokeArguments {
+    /// The task's name, its id or the beginning of that, or @ for the newest task
+    id: String,
+    /// The secret's name
+    name: String,
+}
+
+pub(super) fn revoke(store: &Store, arguments: &RevokeArguments) -> Result<ExitCode> {
+    brig::task::reap(store)?;
+    brig::task::revoke(store, &store.find(&arguments.id)?, &arguments.name)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Let a running task reach what a rule covers
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig task allow k3f api.example.com:443
+  brig task allow k3f '*.debian.org'
+  brig task allow k3f @npm
+
+The task must run with --network egress. Up to 8 ports that no rule had before can be added; more are named under `egress.faults` of the receipt.")]
+pub(super) struct AllowArguments {
+    /// The task's name, its id or the beginning of that, or @ for the newest task
+    id: String,
+    /// A rule as in --allow of `brig task run`
+    rule: String,
+}
+
+/// Refuse a running task what a rule covers, and cut what is open
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig task deny k3f api.example.com:443")]
+pub(super) struct DenyArguments {
+    /// The task's name, its id or the beginning of that, or @ for the newest task
+    id: String,
+    /// A rule as in --allow of `brig task run`
+    rule: String,
+}
+
+pub(super) fn allow(store: &Store, arguments: &AllowArguments) -> Result<ExitCode> {
+    change(store, &arguments.id, &arguments.rule, true)
+}
+
+pub(super) fn deny(store: &Store, arguments: &DenyArguments) -> Result<ExitCode> {
+    change(store, &arguments.id, &arguments.rule, false)
+}
+
+fn change(store: &Store, id: &str, rule: &str, allow: bool) -> Result<ExitCode> {
+    let task = store.reach(&store.find(id)?)?;
+    Rule::parse_all(rule)?.iter().try_for_each(|rule| task.reach(rule, allow))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Wait for the end of a task and exit as it did
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig task wait k3f && brig task diff k3f
+  brig task wait --timeout 10m --json k3f | jq .outcome")]
+pub(super) struct WaitArguments {
+    /// The task's name, its id or the beginning of that, or @ for the newest task
+    id: String,
+    /// Give up after this time, with exit status 124; the task goes on
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    timeout: Option<Duration>,
+    /// Wait for a job of `brig task exec --detach` and exit as it did
+    #[arg(long, value_name = "JOB")]
+    job: Option<String>,
+    /// Print the receipt, or the record of the job, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn wait(store: &Store, arguments: &WaitArguments) -> Result<ExitCode> {
+    let id = store.find(&arguments.id)?;
+    if let Some(job) = &arguments.job {
+        return wait_for_job(store, &id, job, arguments);
+    }
+    let Some(receipt) = store.wait(&id, arguments.timeout)? else {
+        output::error(&Error::new(Kind::State, "it has not ended in time").doing(format!("wait for the task `{id}`")));
+        return Ok(ExitCode::from(124));
+    };
+    if arguments.json {
+        output::json(&receipt);
+    } else {
+        tell!("brig: task {id} {}", receipt.outcome.word());
+    }
+    Ok(ExitCode::from(receipt.exit_status))
+}
+
+fn wait_for_job(store: &Store, id: &str, job: &str, arguments: &WaitArguments) -> Result<ExitCode> {
+    let Some(record) = store.wait_for_job(id, job, arguments.timeout)? else {
+        let error = Error::new(Kind::State, "it has not ended in time");
+        output::error(&error.doing(format!("wait for the job `{job}` of the task `{id}`")));
+        return Ok(ExitCode::from(124));
+    };
+    if arguments.json {
+        output::json(&record);
+    } else {
+        let limit = record.limit_words().map_or_else(String::new, |words| format!(": it was killed at {words}"));
+        tell!("brig: job {} {}{limit}", record.id, record.state.word());
+    }
+    Ok(record.exit_status.map_or(ExitCode::from(125), ExitCode::from))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `brig worker diff`, `apply` and `update`.
 
 use crate::cli::output;
-use crate::cli::task::image::{Pull, fetch};
+use crate::cli::task::run::{Pull, fetch};
 use brig::error::{Error, Kind, Result};
 use brig::task::{ImageWish, Store};
 use brig::worker::{Change, Folder};

@@ -2,10 +2,11 @@
 
 mod change;
 mod look;
-mod run;
 
+use crate::cli::task::run::{Pull, fetch, tell};
+use crate::cli::task::screen::Screen;
 use brig::error::Result;
-use brig::task::open_store;
+use brig::task::{Store, open_store};
 use brig::worker::Folder;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -34,7 +35,7 @@ enum Verb {
     Diff(change::DiffArguments),
     Apply(change::ApplyArguments),
     Update(change::UpdateArguments),
-    Run(run::Arguments),
+    Run(RunArguments),
 }
 
 pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
@@ -47,6 +48,33 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
         Verb::Diff(arguments) => change::diff(&folder, &store, &arguments),
         Verb::Apply(arguments) => change::apply(&folder, &store, &arguments),
         Verb::Update(arguments) => change::update(&folder, &store, &arguments),
-        Verb::Run(arguments) => run::main(&folder, &store, &arguments),
+        Verb::Run(arguments) => run(&folder, &store, &arguments),
     }
+}
+
+/// Run a worker in the foreground, as its unit does
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig worker run search                               with /etc/brig/workers/search.toml
+  brig worker run --workers . search                   try a file before it is installed
+
+It reports to systemd (sd_notify): ready when the health check passes, alive while it passes. The exit status is 0 for
+a wished end, 75 for the end of a command that is to run again (restart = \"always\"), and 78 for a failure after which
+the worker stays down (restart = \"no\").")]
+struct RunArguments {
+    /// The worker
+    name: String,
+}
+
+fn run(folder: &Folder, store: &Store, arguments: &RunArguments) -> Result<ExitCode> {
+    let worker = folder.read(&arguments.name)?;
+    if let Some(wish) = &worker.definition.image
+        && let Some(failed) = fetch(store.root(), wish, Pull::Missing)?
+    {
+        return Ok(failed);
+    }
+    let receipt = brig::task::run(store, &worker.definition, &mut Screen::new(false, false))?;
+    tell(&receipt);
+    Ok(ExitCode::from(worker.exit_status(&receipt)))
 }
