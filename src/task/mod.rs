@@ -22,13 +22,13 @@ pub use agents::{
     prepare_home, presets, project, trust, untrust,
 };
 pub use definition::engine::secret_opener;
-pub use definition::explain::explain;
 pub(crate) use definition::hosted::rules as machine_rules;
 pub use definition::hosted::{
     check_number, check_registry, hosted_rule_of_flag, hosted_rule_of_key, open_store, refuse_host_path,
 };
 pub use definition::image::{ImageUsed, ImageWish};
 pub use definition::naming::{Labels, Naming};
+pub use definition::plan::explain;
 pub use definition::profile::read_profile;
 pub(crate) use definition::profile::read_worker;
 pub use definition::receiver::Receiver;
@@ -49,13 +49,13 @@ pub use ended::reconcile::{Leak, leaks, reap};
 pub use git::{Elsewhere, GitOptions, Push, PushOptions, PushState, absolute_repository};
 pub(crate) use library::call_program;
 pub use library::{Options, Output, Sandbox, Task};
-pub use life::background::run_detached;
+pub use life::Watcher;
 pub(crate) use life::hiding::Hiding;
 pub use life::live::{Executed, Execution, Live};
 pub use life::pipeline::run;
+pub use life::pipeline::run_detached;
 pub use life::processes::TaskProcess;
 pub use life::pump::{Console, ExecEnd, Left};
-pub use life::watcher::Watcher;
 pub use output::artifact::{Artifact, ArtifactOptions, Artifacts, RefusedArtifact, RefusedBecause};
 pub use output::changes::Selection;
 pub use output::handback::{ChangeSet, NotTaken, RunnableFile};

@@ -122,7 +122,7 @@ pub fn prepare_home(store: &Store, home: AgentHome, definition: &mut Definition)
 mod tests {
     use super::*;
     use crate::sandbox::check_volume_name;
-    use crate::task::definition::agent::AgentTable;
+    use crate::task::definition::AgentTable;
 
     #[test]
     fn a_home_is_temporary_where_nothing_tells_its_project_or_a_volume_may_be_impossible() {

@@ -7,7 +7,7 @@ use crate::error::{Kind, Result, Step};
 use crate::host::is_off;
 use crate::sandbox::{Credential, Rule, Wording};
 use crate::task::definition::Definition;
-use crate::task::definition::agent::KeyTable;
+use crate::task::definition::KeyTable;
 use crate::task::secrets::{Exposure, Secret, Source};
 
 /// The value of a key inside, where the provider needs none.
@@ -217,7 +217,7 @@ fn allow(definition: &mut Definition, url: &Url) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::definition::agent::LoginTable;
+    use crate::task::definition::LoginTable;
     use std::ffi::OsString;
 
     fn table() -> AgentTable {

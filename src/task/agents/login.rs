@@ -3,8 +3,8 @@
 use super::{AgentTable, Caller, wrong};
 use crate::error::{Kind, Result, Step};
 use crate::host::is_off;
-use crate::task::definition::agent::{KeyTable, LoginTable};
 use crate::task::definition::{Definition, WorkspaceSource, hosted};
+use crate::task::definition::{KeyTable, LoginTable};
 use crate::task::secrets::{LoginFile, Source, expired_for};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

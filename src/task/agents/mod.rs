@@ -8,23 +8,22 @@ mod home;
 mod keys;
 mod login;
 mod presets;
-mod program;
 mod project;
 mod runtime;
 mod search;
 
+use super::definition::AgentTable;
+use super::definition::{Definition, WorkspaceSource, hosted};
+use crate::error::{Error, Kind, Result};
+use crate::sandbox::{Backend, Limits, NetworkMode, WORKSPACE};
 pub use home::{AgentHome, prepare_home};
 pub use keys::{AgentKey, KeyPlace};
 pub use login::AgentLogin;
 pub use presets::{PresetSummary, presets};
 pub use project::{ProjectFile, learn, project, trust, untrust};
+use runtime::Runtime;
+use search::SearchPath;
 pub use search::installed;
-
-use super::definition::agent::AgentTable;
-use super::definition::hosted;
-use super::definition::{Definition, WorkspaceSource};
-use crate::error::{Error, Kind, Result};
-use crate::sandbox::{Limits, NetworkMode, WORKSPACE};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -111,7 +110,7 @@ impl Agent {
             definition.sandbox.network.mode = NetworkMode::Egress;
         }
         let keys = keys::add(&self.name, &self.table, caller, definition)?;
-        let program = program::show(&self.table, caller, definition)?;
+        let program = show_program(&self.table, caller, definition)?;
         login::hide(definition)?;
         let mut command: Vec<OsString> = self.seed(&program, definition);
         command.push(program.clone().into_os_string());
@@ -173,4 +172,46 @@ fn add_variable(definition: &mut Definition, name: &str, value: Option<OsString>
 
 fn wrong(cause: impl Into<String>, hint: impl Into<String>) -> Error {
     Error::new(Kind::Profile, cause.into()).hint(hint.into())
+}
+
+/// PATH inside, after the program's folders.
+const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+
+/// Shows the agent's installed program inside, read-only, with its runtime. An image or another root has its own.
+/// Returns the program's path inside.
+fn show_program(table: &AgentTable, caller: &Caller<'_>, definition: &mut Definition) -> Result<PathBuf> {
+    let sandbox = &definition.sandbox;
+    if definition.image.is_some() || sandbox.rootfs.is_some() || sandbox.backend == Backend::Local {
+        return Ok(PathBuf::from(&table.program));
+    }
+    let workspace = match &definition.workspace {
+        WorkspaceSource::Directory(folder) => std::fs::canonicalize(folder).ok(),
+        _ => None,
+    };
+    if table.program.contains('/') {
+        // A path of the sandbox, such as one in the workspace.
+        return Ok(PathBuf::from(&table.program));
+    }
+    let search = SearchPath::new((caller.variable)("PATH"), workspace.as_deref());
+    let found = search.find(&table.program).ok_or_else(|| missing_program(table, &search))?;
+    let mut runtime = Runtime::new(&search, (caller.variable)("HOME").map(PathBuf::from));
+    let command = runtime.add_program(&found)?;
+    runtime.show(definition, SEARCH_PATH);
+    Ok(command)
+}
+
+fn missing_program(table: &AgentTable, search: &SearchPath) -> Error {
+    let why = match search.find_skipped(&table.program) {
+        Some(path) => format!(
+            "the PATH has `{}` only at `{}`: a program of the workspace itself is not shown",
+            table.program,
+            path.display()
+        ),
+        None => format!("the PATH has no program `{}`", table.program),
+    };
+    let hint = match table.install.as_str() {
+        "" => "install it, or use a root with it: --image REF".to_owned(),
+        install => format!("install it ({install}), or use a root with it: --image REF"),
+    };
+    wrong(why, hint).of_kind(Kind::CommandNotFound)
 }

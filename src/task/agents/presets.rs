@@ -2,8 +2,8 @@
 
 use super::wrong;
 use crate::error::{Kind, Result, Step};
+use crate::task::definition::AgentTable;
 use crate::task::definition::Definition;
-use crate::task::definition::agent::AgentTable;
 use crate::task::definition::profile::{read_file, take_text};
 use crate::task::definition::user_file::{config_folder, open_own};
 use std::path::{Path, PathBuf};

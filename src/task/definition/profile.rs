@@ -1,6 +1,6 @@
 //! The profile file: keys of the table of settings, as TOML.
 
-use super::agent::AgentTable;
+use super::AgentTable;
 use super::settings::values::{limit, line_at, place, place_at};
 use super::settings::{Setting, ValueKind, setting_of_key, settings};
 use super::user_file::{config_folder, open_own};

@@ -1,8 +1,8 @@
 //! The bare mirror of a remote or large repository in the store: made once, then updated.
 
 use super::courier::Courier;
+use super::courier::{Growth, exceeds};
 use super::elsewhere::lfs_url;
-use super::growth::{Growth, exceeds};
 use super::remote::{Remote, name_of};
 use super::shell::{FETCH_MISSING, LFS_INTO_MIRROR, PACK_NAMES, SERVE, SOURCE, most_names};
 use super::{GitJob, head::is_id};

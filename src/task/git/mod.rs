@@ -9,13 +9,11 @@
 //!    one.
 
 mod base;
-mod blobs;
 mod budget;
 mod bundle;
 mod captured;
 mod courier;
 mod elsewhere;
-mod growth;
 mod head;
 mod mirror;
 mod push;
@@ -26,9 +24,9 @@ mod submodule;
 mod unused;
 
 pub(super) use base::{Base, base, identity};
-pub(super) use blobs::{ObjectStore, read_blobs};
 pub(super) use budget::Budget;
 pub(super) use bundle::{DIRECTORY as COMMITS, Work, bundle};
+pub(super) use bundle::{ObjectStore, read_blobs};
 pub use elsewhere::Elsewhere;
 pub(super) use head::{Head, head};
 pub(super) use push::push;

@@ -1,8 +1,8 @@
 //! The sink of a sandbox's output: through the redactor to the log, the events and the watcher.
 
+use super::Watcher;
 use super::jobs::JobLogs;
 use super::notify::ServiceManager;
-use super::watcher::Watcher;
 use crate::error::{Kind, Result};
 use crate::sandbox::{Health, HealthState, JobEvent, Notice, Renewal, Sink, Stream};
 use crate::task::output::folder_snapshot::SnapshotInSteps;

@@ -19,17 +19,17 @@
 mod after;
 mod collect;
 mod prepare;
-mod replacement;
 mod request;
 mod sandbox;
 
+use super::Watcher;
 use super::log::write_end;
 use super::queue::Turn;
-use super::watcher::Watcher;
 use crate::error::{Error, Kind, Result, Step};
-use crate::sandbox::{Control, Ledger, Outcome, Progress, Report, Workspace};
+use crate::sandbox::{Control, Ledger, Outcome, Progress, Report, Starter, Workspace, in_background};
 use crate::task::definition::Definition;
-use crate::task::ended::reconcile::reap_at_start;
+use crate::task::definition::naming::Naming;
+use crate::task::ended::reconcile::{self, reap_at_start};
 use crate::task::git::{Base, Budget};
 use crate::task::output::folder_snapshot::SnapshotInSteps;
 use crate::task::records::event::Writer;
@@ -37,10 +37,11 @@ use crate::task::records::forward;
 use crate::task::records::receipt::{AttemptRecord, Receipt, Timing};
 use crate::task::records::record::Record;
 use crate::task::secrets::TaskSecrets;
-use crate::task::store::{Alive, Store, json, new_id};
+use crate::task::store::{Alive, Status, Store, json, new_id};
 use crate::task::volumes::TaskVolumes;
 use request::Request;
 use std::cell::RefCell;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 /// The store has the receipt as well. An error means that the request itself is wrong, and that nothing was made.
@@ -53,11 +54,11 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     request.begin_disk_early();
     request.make_room()?;
     request.open_image(watcher)?;
-    replacement::replace_holder(store, &request.definition.naming)?;
+    replace_holder(store, &request.definition.naming)?;
     let id = new_id()?;
     let alive = store.begin(&id)?;
     let mut record = request.record(&id, &held);
-    record.name = replacement::claim(store, &request.definition.naming, &id)?;
+    record.name = claim(store, &request.definition.naming, &id)?;
     let mut attempt = Attempt::new(&request, &record, &mut held, progress);
     if request.definition.waits_before_its_sandbox()
         && let Err(error) = attempt.announce(watcher)
@@ -261,6 +262,73 @@ impl<'run> Attempt<'run> {
 /// The command did not run.
 fn stopped(outcome: Outcome, error: Error) -> Box<Report> {
     Box::new(Report::without_command(outcome, error))
+}
+
+/// For a task in the background: the log has everything.
+struct NoWatcher<'starter> {
+    starter: &'starter mut Starter,
+    open_input: bool,
+}
+
+impl Watcher for NoWatcher<'_> {
+    fn began(&mut self, id: &str) {
+        self.starter.began(id);
+    }
+
+    fn output(&mut self, _error: bool, _bytes: &[u8]) {}
+
+    fn gate(&self, _error: bool) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn forward_input(&self) -> bool {
+        false
+    }
+
+    fn open_input(&self) -> bool {
+        self.open_input
+    }
+}
+
+/// Runs a task whose supervisor is a separate process, which outlives the caller and the terminal. Returns the task's
+/// id. The caller has one thread. With `open_input` attached clients write the command's input;
+/// otherwise it is /dev/null.
+pub fn run_detached(store: &Store, definition: &Definition, open_input: bool) -> Result<String> {
+    crate::process::require_one_thread()?;
+    let caller = definition.end_with.as_ref().map(AsFd::as_fd);
+    in_background(caller.as_slice(), |starter| {
+        run(store, definition, &mut NoWatcher { starter, open_input }).map(|_| ())
+    })
+}
+
+/// Ends and removes the task that has the name, if the definition replaces it. Everything else is checked before: a
+/// refused task ends no other.
+fn replace_holder(store: &Store, naming: &Naming) -> Result<()> {
+    let Some(name) = naming.name.as_deref().filter(|_| naming.replaces) else { return Ok(()) };
+    let Some(holder) = store.named(name) else { return Ok(()) };
+    let step = || format!("replace the task `{holder}`, which has the name `{name}`");
+    if store.status(&holder)? == Status::Running {
+        // It may end by itself meanwhile, with a receipt.
+        let asked = store.reach(&holder).and_then(|live| live.stop(None));
+        if store.status(&holder)? == Status::Running {
+            asked.doing(step)?;
+        }
+        store.wait(&holder, None).doing(step)?;
+    }
+    reconcile::reap(store)?;
+    if store.task(&holder).exists() {
+        store.remove(&holder).doing(step)?;
+    }
+    Ok(())
+}
+
+/// Returns the name that the task gets. An optional name that another running task has is left out.
+fn claim(store: &Store, naming: &Naming, id: &str) -> Result<Option<String>> {
+    let Some(name) = &naming.name else { return Ok(None) };
+    match store.claim_name(name, id) {
+        Err(_) if naming.is_optional => Ok(None),
+        done => done.map(|()| Some(name.clone())),
+    }
 }
 
 #[cfg(test)]

@@ -5,11 +5,10 @@
 //! ```
 //!
 //! Each is an ext4 image with a journal and separate caps (`mounts::disk::volume`), or an ordinary user's archive
-//! ([`packed`]). The lock belongs to the open image, so that it ends with the last mount.
+//! ([`archive`]). The lock belongs to the open image, so that it ends with the last mount.
 
 mod archive;
 mod open;
-mod packed;
 mod record;
 
 pub use open::add_fill;

@@ -3,7 +3,7 @@
 //! A volume without files begins with the image's directory at its target. It gets its name when it is whole: a killed
 //! first use leaves a volume without files.
 
-use super::packed;
+use super::archive;
 use super::record::{VolumePaths, VolumeSize, step_of, step_of_name};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::Lock;
@@ -73,7 +73,7 @@ impl TaskVolumes {
     pub(crate) fn pack(&mut self, store: &Store, files: &[OwnedFd]) -> Result<()> {
         let mut packed = Ok(());
         for (name, top) in self.written.iter().zip(files) {
-            let replaced = packed::packed(store, top, self.user).and_then(|new| match &mut self.fill {
+            let replaced = archive::packed(store, top, self.user).and_then(|new| match &mut self.fill {
                 Some(fill) if fill.name == *name => {
                     fill.image = Some(new);
                     Ok(())
@@ -90,7 +90,7 @@ impl TaskVolumes {
             self.files.push(PendingVolume::Mounting(image.begin_mount()?));
             return Ok(());
         }
-        self.files.push(PendingVolume::Ready(packed::shown(image.file()?, paths.existing()?.size)));
+        self.files.push(PendingVolume::Ready(archive::shown(image.file()?, paths.existing()?.size)));
         self.locks.push(image);
         Ok(())
     }
@@ -141,7 +141,7 @@ impl TaskVolumes {
                 Some(earlier) => earlier.file()?,
                 None => first_archive(&paths, volume, first)?.archive()?.into(),
             };
-            self.files.push(PendingVolume::Ready(packed::shown(archive, paths.existing()?.size)));
+            self.files.push(PendingVolume::Ready(archive::shown(archive, paths.existing()?.size)));
             None
         } else {
             let image = match &earlier {
@@ -173,7 +173,7 @@ fn begin_files(mounted: &OwnedFd, volume: &Volume, first: &FirstUse<'_>) -> Resu
 
 fn first_archive(paths: &VolumePaths<'_>, volume: &Volume, first: &FirstUse<'_>) -> Result<NewVolumeImage> {
     let form = (paths.existing()?.size, first.mode(volume));
-    let made = packed::made(paths.store, form, first.user, |top| first.copy(volume, top).map(|_| ()));
+    let made = archive::made(paths.store, form, first.user, |top| first.copy(volume, top).map(|_| ()));
     made.hint(|| FirstUse::advice(volume))
 }
 

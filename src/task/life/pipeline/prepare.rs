@@ -6,8 +6,8 @@ use crate::sandbox::{CHECKPOINTS, DiskFile, Outcome, Report, Signals, Workspace}
 use crate::task::definition::{Continued, Keep, WorkspaceSource};
 use crate::task::ended::keep;
 use crate::task::git::{self, Budget, GitJob, Remote};
+use crate::task::life::Watcher;
 use crate::task::life::queue::{self, Waited};
-use crate::task::life::watcher::Watcher;
 use crate::task::output::folder_snapshot::FolderIdentity;
 use crate::task::records::event::Writer;
 use crate::task::volumes::{FirstUse, TaskVolumes};

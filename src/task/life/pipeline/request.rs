@@ -10,7 +10,7 @@ use crate::task::definition::plan::{check_git, checked_workspace, options};
 use crate::task::definition::{Definition, Keep, WorkspaceSource, exposure, hidden, mounts};
 use crate::task::ended::{keep, prune, reconcile};
 use crate::task::git::GitOptions;
-use crate::task::life::watcher::Watcher;
+use crate::task::life::Watcher;
 use crate::task::life::{canary, missing};
 use crate::task::output::result::Expected;
 use crate::task::records::record::Record;

@@ -4,8 +4,8 @@ use super::collect::Collector;
 use super::{Attempt, stopped};
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::{self, Audience, Backend, HostPaths, Options, Outcome, Remains, Report, Site};
+use crate::task::life::Watcher;
 use crate::task::life::log::{Log, LogOptions};
-use crate::task::life::watcher::Watcher;
 use std::time::SystemTime;
 
 impl Attempt<'_> {

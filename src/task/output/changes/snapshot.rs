@@ -6,19 +6,17 @@
 //! A wrong base would make a wrong merge: a file that may have been written after the start has no base. Never: git
 //! itself, an untracked file.
 
-use super::base;
-use super::copy;
 use super::diff::{LARGEST_TEXT, is_text};
-use super::index::Worktree;
-use super::index::{self, Index, IndexEntry};
-use super::path::TreePath;
-use super::record::{Base, Changes, Node};
-use super::tree;
+use super::index::{self, Index, IndexEntry, Worktree};
+use super::path::{Raw, TreePath};
+use super::record::{Base, Changes, Content, Node};
+use super::{copy, tree};
 use crate::files::hash::hexadecimal;
 use rustix::fs::{FileType, Stat, fstat};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -137,7 +135,7 @@ impl Snapshot {
 
     /// Whether the file is unchanged since the start.
     fn is_old(&self, status: &Stat) -> bool {
-        base::changed(status).is_some_and(|changed| changed <= self.latest)
+        changed(status).is_some_and(|changed| changed <= self.latest)
     }
 
     /// If the directory was swapped, its own time shows it.
@@ -232,7 +230,7 @@ fn is_wanted(entry: &super::Entry) -> bool {
 /// again (git's "racy" entries), and counts as changed.
 fn is_as_git_saw(status: &Stat, entry: &IndexEntry, index: &Stat) -> bool {
     let since = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).ok();
-    let changed = base::changed(status).and_then(since);
+    let changed = changed(status).and_then(since);
     let is_executable = |mode: u32| mode & 0o100 != 0;
     changed.is_some_and(|time| entry.changed == [cut(time.as_secs()), time.subsec_nanos()])
         && entry.modified == tree::modified(status).map(|part| cut(part.unsigned_abs()))
@@ -256,4 +254,41 @@ fn read(file: &File, size: u64, most: u64) -> Option<Vec<u8>> {
     }
     let mut bytes = vec![0; usize::try_from(size).ok()?];
     (copy::read_at(file, &mut bytes, 0).ok()? == bytes.len()).then_some(bytes)
+}
+
+/// Returns only the time of a file over `limit`, or of an unreadable one.
+pub(super) fn read_base(directory: BorrowedFd<'_>, name: &[u8], status: &Stat, limit: u64) -> Result<Base, Errno> {
+    let mode = tree::permissions(status);
+    Ok(match tree::file_type(status) {
+        FileType::Directory => Base::Directory { mode },
+        FileType::RegularFile => {
+            let digest = digest(directory, name, status, limit);
+            let content = digest.map_or(Content::Unread(tree::modified(status)), Content::Sha256);
+            Base::File { mode, size: tree::size(status), content }
+        }
+        FileType::Symlink => Base::Symlink { target: Raw(tree::link_target(directory, name)?) },
+        _ => Base::Other,
+    })
+}
+
+fn digest(directory: BorrowedFd<'_>, name: &[u8], status: &Stat, limit: u64) -> Option<copy::Digest> {
+    let size = tree::size(status);
+    if size > limit {
+        return None;
+    }
+    let (file, _) = tree::file(directory, name).ok()?;
+    let (digest, read) = copy::digest(&file, size).ok()?;
+    (read == size).then_some(digest)
+}
+
+/// Never for a directory: each new name changes its time, and has its own.
+pub(super) fn is_newer(base: &Base, status: &Stat, started: SystemTime) -> bool {
+    !matches!(base, Base::Directory { .. }) && changed(status).is_some_and(|changed| changed > started)
+}
+
+#[allow(clippy::useless_conversion, reason = "the types of these fields differ between architectures")]
+pub(super) fn changed(status: &Stat) -> Option<SystemTime> {
+    let seconds = Duration::from_secs(u64::try_from(status.st_ctime).ok()?);
+    let rest = Duration::from_nanos(u64::try_from(status.st_ctime_nsec).ok()?);
+    SystemTime::UNIX_EPOCH.checked_add(seconds + rest)
 }

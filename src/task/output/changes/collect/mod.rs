@@ -6,15 +6,15 @@
 mod skip;
 
 use super::Limits;
-use super::base;
 use super::copy::{self, Digest};
-use super::hidden::{AboveHidden, HiddenNames};
 use super::ignored::{Repository, Rules};
 use super::index::{Above, Worktree};
 use super::keep_bases;
+use super::overlay::{AboveHidden, HiddenNames};
 use super::overlay::{Directory, Form};
 use super::path::{Raw, TreePath};
 use super::record::{Base, Changes, Entry, Node, Reason};
+use super::snapshot;
 use super::store::Store;
 use super::tree;
 use crate::error::{Context, Error, Kind, Result};
@@ -443,14 +443,14 @@ impl Walk<'_> {
     /// `None` if the base cannot be read, which is noted.
     fn base(&mut self, place: &Place<'_>) -> Option<(Option<Base>, bool)> {
         let (Some(status), Some(lower)) = (&place.base, place.trees.get(LOWER)) else { return Some((None, false)) };
-        match base::read(lower, place.name, status, self.limits.file_bytes) {
+        match snapshot::read_base(lower, place.name, status, self.limits.file_bytes) {
             Ok(base) => {
                 if let Base::Symlink { target } = &base
                     && !self.takes(&place.path, &target.0)
                 {
                     return None;
                 }
-                let is_newer = self.workspace.started.is_some_and(|started| base::is_newer(&base, status, started));
+                let is_newer = self.workspace.started.is_some_and(|started| snapshot::is_newer(&base, status, started));
                 Some((Some(base), is_newer))
             }
             Err(errno) => {
