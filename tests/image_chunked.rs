@@ -17,7 +17,7 @@ use servers::{Server, faulty, ready, registry};
 use std::process::Command;
 use support::{Ran, Scratch, assert_same, has, is_root, list, run, script, skipped};
 
-/// Two versions of an image with one zstd:chunked layer of 40 MB, as OCI layouts of skopeo.
+/// Two versions of an image with one zstd:chunked layer of 14 MB, as OCI layouts of skopeo.
 struct Versions {
     scratch: Scratch,
     server: Server,

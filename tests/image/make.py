@@ -253,8 +253,8 @@ def versions(layout, version):
     rng, program = random.Random(1), next(path for path in ("/bin/busybox", "/usr/bin/busybox") if os.path.exists(path))
     entries = [entry(name, "dir", mode=0o755) for name in ("bin", "etc", "tmp", "small")]
     entries.append(entry("bin/busybox", data=open(program, "rb").read(), mode=0o755))
-    entries += [entry(f"large-{n:02}", data=rng.randbytes(1 << 20)) for n in range(36)]
-    entries += [entry(f"small/{n:04}", data=rng.randbytes(rng.randrange(200, 6000))) for n in range(1200)]
+    entries += [entry(f"large-{n:02}", data=rng.randbytes(1 << 20)) for n in range(12)]
+    entries += [entry(f"small/{n:04}", data=rng.randbytes(rng.randrange(200, 6000))) for n in range(400)]
     entries.insert(20, entry("changed", data=random.Random(f"version {version}").randbytes(2000)))
     entries.insert(21, entry("touched", data=b"the same", mtime=1_700_000_000 + int(version)))
     # Two blocks at the end: skopeo 1.9 leaves out what follows, and so makes a layer that is not the config's.
