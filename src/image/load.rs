@@ -252,25 +252,26 @@ impl Work<'_> {
     }
 
     fn unpack(&self, index: usize) -> Result<()> {
-        let digest = &self.layers[index].digest;
-        if self.layers[index].toc.is_some() {
-            let (budget, mut reused) = (self.budget.fork(), 0);
+        let descriptor = &self.layers[index];
+        let mut reused = 0;
+        if descriptor.toc.is_some() {
+            let budget = self.budget.fork();
             match self.unpack_with(index, &budget, Some(&mut reused)) {
                 // Another encoder can make another blob of the same content.
                 Err(error) if reused > 0 && error.kind() == Kind::Image => {
                     budget.refund();
-                    let note = format!("{}: parts of other layers do not fit; fetching it whole", digest.short());
+                    let short = descriptor.digest.short();
+                    let note = format!("{short}: parts of other layers do not fit; fetching it whole");
                     (self.report)(Event::Note(&note));
+                    reused = 0;
+                    self.unpack_with(index, &self.budget, None)?;
                 }
-                Err(error) => return Err(error),
-                Ok(()) => {
-                    (self.report)(Event::Done { digest, reused });
-                    return Ok(());
-                }
+                done => done?,
             }
+        } else {
+            self.unpack_with(index, &self.budget, None)?;
         }
-        self.unpack_with(index, &self.budget, None)?;
-        (self.report)(Event::Done { digest, reused: 0 });
+        (self.report)(Event::Done { digest: &descriptor.digest, reused });
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 usage: toc.py LAYOUT CHANGE [OTHER-LAYOUT]
 
 Changes: lie (the changed file has the digest that it has in the other layout), lies (every file has), overlap, reversed, outside, entries (millions), nested,
-bomb (zeros that unpack to gigabytes), checksum, position (behind the end), announced (a huge size), version, broken (no JSON), none.
+bomb (zeros that unpack to gigabytes), checksum, position (behind the end), announced (a huge size), version, broken (no JSON).
 Prints the digest and the size of the new layer.
 """
 import hashlib

@@ -67,8 +67,11 @@ impl<'a> Registry<'a> {
         store: &Store,
     ) -> Result<Option<(AssembledReader<'a, 'b>, u64)>> {
         let Some(position) = &descriptor.toc else { return Ok(None) };
+        if descriptor.size - from < LEAST_GAIN {
+            return Ok(None);
+        }
         let candidates = self.candidates(store, descriptor)?;
-        if candidates.is_empty() || descriptor.size - from < LEAST_GAIN {
+        if candidates.is_empty() {
             return Ok(None);
         }
         let tail_from = position.offset.saturating_sub(LEAD);
