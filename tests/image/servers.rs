@@ -1,8 +1,6 @@
 //! Servers for the tests of registries: Debian's own registry, a proxy with bad days, certificates.
 
-#![allow(dead_code, reason = "each test file uses its part of this")]
-
-use super::support::{Scratch, has, script, skipped};
+use crate::support::{Scratch, has, script, skipped};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

@@ -1,7 +1,5 @@
 //! What the image tests share: a scratch directory, layouts from make.py, the binary, and listings for comparison.
 
-#![allow(dead_code, reason = "each test file uses its part of this")]
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};

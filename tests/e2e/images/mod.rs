@@ -112,7 +112,7 @@ fn forty_layers_are_one_root_with_what_each_removes() {
     }
 }
 
-/// As on a file system that cannot be a layer of an overlay (`image_store` has a real one): here with a cgroup that
+/// As on a file system that cannot be a layer of an overlay (`image::store` has a real one): here with a cgroup that
 /// counts.
 #[test]
 fn what_is_copied_into_memory_counts_against_the_memory_limit_and_not_the_disks() {

@@ -3,23 +3,11 @@
 //! Each row is one image of tests/image/make.py. Rows that must be refused name the reason; the others must unpack with
 //! the canary whole. Where a guard is one switch, the same image is shown to succeed on a weakened build.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot go on fails, also within its helpers"
-)]
-
-#[path = "image/race.rs"]
-mod race;
-#[path = "image/support.rs"]
-mod support;
-
+use crate::support::{self, Ran, Scratch, is_root, skipped};
 use std::time::Duration;
-use support::{Scratch, is_root, skipped};
 
 /// Loads and unpacks, both ways; returns the errors of the three steps.
-fn try_image(scratch: &Scratch, weaken: &str, case: &str) -> [support::Ran; 3] {
+fn try_image(scratch: &Scratch, weaken: &str, case: &str) -> [Ran; 3] {
     let layout = scratch.layout(case, &scratch.path("canary"));
     let direct = format!("oci:{layout}");
     let tag = if weaken.is_empty() { "a" } else { "b" };

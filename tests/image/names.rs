@@ -1,20 +1,8 @@
 //! Names of images: a tag means its last assignment, a digest its content, and a named image stays.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot go on fails, also within its helpers"
-)]
-
-#[path = "image/servers.rs"]
-mod servers;
-#[path = "image/support.rs"]
-mod support;
-
-use servers::{faulty, ready, registry};
+use crate::servers::{faulty, ready, registry};
+use crate::support::{self, Scratch, is_root, skipped};
 use std::process::Command;
-use support::{Scratch, is_root, skipped};
 
 /// What `ls` has: names and digests.
 fn names(scratch: &Scratch) -> Vec<(String, String)> {

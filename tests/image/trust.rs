@@ -1,21 +1,9 @@
 //! Trust between brig and registries: TLS with a private authority, wrong certificates, client certificates. Also token
 //! servers, credential helpers, mirrors of containerd, and layers mounted from another repository.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot go on fails, also within its helpers"
-)]
-
-#[path = "image/servers.rs"]
-mod servers;
-#[path = "image/support.rs"]
-mod support;
-
-use servers::{Server, certificates, faulty, free_port, ready, registry, serving, talking, tls, trusting};
+use crate::servers::{self, Server, certificates, faulty, free_port, ready, registry, serving, talking, tls, trusting};
+use crate::support::{Ran, Scratch, has, run, script, skipped};
 use std::process::{Command, Stdio};
-use support::{Ran, Scratch, has, run, script, skipped};
 
 /// A scratch with an image `x` in its store, one without, and certificates.
 fn begin() -> Option<(Scratch, Scratch, String)> {

@@ -1,18 +1,7 @@
-//! The attacks of tests/image_attacks.rs on builds without their guard: each must get through, or its test shows
-//! nothing.
+//! The attacks of attacks.rs on builds without their guard: each must get through, or its test shows nothing.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot go on fails, also within its helpers"
-)]
-
-#[path = "image/support.rs"]
-mod support;
-
+use crate::support::{self, Ran, Scratch, is_root, run, skipped};
 use std::process::Command;
-use support::{Ran, Scratch, is_root, run, skipped};
 
 /// Unpacks an image of make.py without a guard, into `bundle` of the scratch.
 fn without(guard: &str, case: &str) -> Option<(Scratch, Ran)> {

@@ -1,21 +1,9 @@
 //! Partial pulls of zstd:chunked layers that skopeo has made: what comes from the registry, and layers whose table of
 //! contents lies.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot go on fails, also within its helpers"
-)]
-
-#[path = "image/servers.rs"]
-mod servers;
-#[path = "image/support.rs"]
-mod support;
-
-use servers::{Server, faulty, ready, registry};
+use crate::servers::{self, Server, faulty, ready, registry};
+use crate::support::{Ran, Scratch, assert_same, has, is_root, list, run, script, skipped};
 use std::process::Command;
-use support::{Ran, Scratch, assert_same, has, is_root, list, run, script, skipped};
 
 /// Two versions of an image with one zstd:chunked layer of 14 MB, as OCI layouts of skopeo.
 struct Versions {

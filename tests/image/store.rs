@@ -1,20 +1,10 @@
 //! The store: many at once, crashes at any moment, leases, verification, what goes in comes out.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot go on fails, also within its helpers"
-)]
-
-#[path = "image/subordinate.rs"]
-mod subordinate;
-#[path = "image/support.rs"]
-mod support;
-
+use crate::support::{
+    Scratch, assert_same, brig, has, is_root, kill_somewhere, kills, left_over, list, run, script, skipped,
+};
 use std::process::Command;
 use std::time::Duration;
-use support::{Scratch, assert_same, brig, has, is_root, kill_somewhere, kills, left_over, list, run, script, skipped};
 
 #[test]
 fn a_killed_load_or_prune_leaves_a_store_that_verifies_and_goes_on() {

@@ -1,23 +1,11 @@
 //! Pull and push against a real registry (docker-registry): plain, with a password, with a token server, and on bad
 //! days.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot go on fails, also within its helpers"
-)]
-
-#[path = "image/servers.rs"]
-mod servers;
-#[path = "image/support.rs"]
-mod support;
-
-use servers::{Server, auth_file, faulty, ready, registry};
+use crate::servers::{self, Server, auth_file, faulty, ready, registry};
+use crate::support::{self, Scratch, assert_same, brig, kill_somewhere, kills, left_over, list, skipped};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use support::{Scratch, assert_same, brig, kill_somewhere, kills, left_over, list, skipped};
 
 /// A registry that holds an image, and a scratch whose store does not.
 fn with_image(case: &str) -> (Scratch, Server) {

@@ -1,20 +1,8 @@
 //! What an image unpacks to, compared with what others make of it: umoci, Docker, buildah, and overlayfs itself over
 //! the store's layers.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot go on fails, also within its helpers"
-)]
-
-#[path = "image/engines.rs"]
-mod engines;
-#[path = "image/support.rs"]
-mod support;
-
+use crate::support::{self, Ran, Scratch, assert_same, has, is_root, list, run, skipped};
 use std::process::Command;
-use support::{Ran, Scratch, assert_same, has, is_root, list, run, skipped};
 
 /// Random images; CI may want more.
 const SEEDS: u32 = 12;
