@@ -3,7 +3,7 @@
 
 use super::blob_writer::BlobWriter;
 use super::digest::chain;
-use super::layer::{Budget, Extractor, Limits, Measured, decode, finish_layer, lost};
+use super::layer::{Budget, Extractor, Limits, Measured, decode, finish_layer};
 use super::manifest::{Descriptor, OCI_LAYER, mismatch};
 use super::progress::{Event, Report, ReportingReader};
 use super::source::{Blob, SelectedImage, Source, choose};
@@ -12,7 +12,7 @@ use super::tar::Reader;
 use super::union::Stack;
 use super::{Digest, Platform, Reference};
 use crate::error::{Error, Kind, Result, Step};
-use crate::files::{self, Durability, Lock};
+use crate::files::{self, Durability, Lock, in_parallel};
 use crate::sys::weaken;
 use rustix::fs::RenameFlags;
 use std::fs::File;
@@ -30,9 +30,6 @@ pub struct LoadOptions {
     /// Waits until everything is on disk. Otherwise layers are unpacked again after a power cut in the next seconds.
     pub sync: bool,
 }
-
-/// More layers at once compete for the disk.
-const MOST_WORKERS: usize = 4;
 
 pub(crate) fn add(
     store: &Store,
@@ -220,18 +217,6 @@ fn bring(
     in_parallel(work.queue.len(), || work.run())?;
     work.commit_ready()?;
     finish(&work, chosen)
-}
-
-/// Runs one thread for each processor, up to [`MOST_WORKERS`]. `work` unpacks layers until none waits. Returns the
-/// first error.
-pub(super) fn in_parallel(layers: usize, work: impl Fn() -> Result<()> + Sync) -> Result<()> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let wanted = processors.min(MOST_WORKERS).min(layers.max(1));
-    let results: Vec<Result<()>> = std::thread::scope(|threads| {
-        let handles: Vec<_> = (0..wanted).map(|_| threads.spawn(&work)).collect();
-        handles.into_iter().map(|handle| handle.join().unwrap_or_else(|_| Err(lost()))).collect()
-    });
-    results.into_iter().collect()
 }
 
 impl Work<'_> {

@@ -5,7 +5,7 @@ use super::head::is_id;
 use super::mirror::Found;
 use super::remote::{Remote, local_path, name_of};
 use super::shell::{FETCH_MISSING, LFS_FROM, PACK_NAMES, SERVE, SOURCE, most_names};
-use super::{GitJob, mirror, submodule};
+use super::{GitJob, mirror, submodule, tree};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, DIRECTORY};
 use crate::sandbox::{self, Remains};
@@ -208,8 +208,7 @@ fn make(errand: &GitJob<'_>, remote: &Remote, source: &Path, commit: &str, finis
         Remote::Local(path) => path.to_string_lossy().into_owned(),
     };
     let unfinished = errand.store.unfinished_base(errand.id);
-    let mut collect =
-        |left: Remains<'_>| crate::task::output::tree::copy(left.scratch, Path::new(sandbox::FILES), &unfinished);
+    let mut collect = |left: Remains<'_>| tree::copy(left.scratch, Path::new(sandbox::FILES), &unfinished);
     let modules = match errand.options.submodules {
         true => submodule::modules(errand, remote, source, commit)?,
         false => Vec::new(),

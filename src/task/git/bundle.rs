@@ -78,7 +78,7 @@ pub(crate) fn bundle(errand: &GitJob<'_>, work: &Work<'_>) -> Result<Option<Path
         if unfinished.exists() {
             files::remove_directory(&unfinished).failing(Kind::Store, || "remove an unfinished bundle")?;
         }
-        match crate::task::output::tree::copy(scratch, &out, &unfinished) {
+        match super::tree::copy(scratch, &out, &unfinished) {
             // A failed courier has made nothing; its output has the reason.
             Err(error) if error.errno() == Some(rustix::io::Errno::NOENT.raw_os_error()) => Ok(()),
             copied => copied,

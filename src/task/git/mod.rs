@@ -21,6 +21,7 @@ mod reach;
 mod remote;
 mod shell;
 mod submodule;
+mod tree;
 mod unused;
 
 pub(super) use base::{Base, base, identity};

@@ -8,5 +8,4 @@ pub(super) mod folder_snapshot;
 pub(super) mod handback;
 pub(super) mod result;
 pub(super) mod schema;
-pub(super) mod tree;
 pub(super) mod worktree;
