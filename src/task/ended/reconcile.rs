@@ -18,7 +18,7 @@ use std::time::Duration;
 
 const MOST_VOLUMES: usize = 8;
 const MOST_AT_START: usize = 16;
-/// Checks for objects that the kernel removes late.
+/// Between two looks for leaks, and the number of looks.
 const MOMENT: Duration = Duration::from_millis(100);
 const MOMENTS: u32 = 20;
 
@@ -202,7 +202,23 @@ fn has_work(directory: &Path) -> bool {
 }
 
 /// All remains of ended tasks, for `brig doctor --leaks`. Changes nothing.
+///
+/// Beside it tasks begin and end, and the kernel removes a device a moment after its last user. So only what stays is a
+/// leak.
 pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
+    let mut found = remains(store)?;
+    for _ in 0..MOMENTS {
+        if found.is_empty() {
+            break;
+        }
+        std::thread::sleep(MOMENT);
+        let still = remains(store)?;
+        found.retain(|leak| still.contains(leak));
+    }
+    Ok(found)
+}
+
+fn remains(store: &Store) -> Result<Vec<Leak>> {
     let mut found = Vec::new();
     let mut running = Vec::new();
     if let Ok(entries) = std::fs::read_dir(store.live()) {
@@ -241,24 +257,12 @@ pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
     }
     let left = sandbox::left_containers();
     found.extend(left.into_iter().map(|(kind, path)| Leak { kind: kind.into(), path }));
-    found.extend(devices(store));
+    let devices = sandbox::left_devices(&store.id_ranges());
+    found.extend(devices.into_iter().map(|name| Leak { kind: "network device".into(), path: name.into() }));
     let (lasting, passing) = (store.templates(), sandbox::backing_name(&store.templates()));
     found.extend(loop_devices(&[&lasting.to_string_lossy(), &passing], running.len()));
     found.extend(loop_devices(&[&store.volumes_directory().to_string_lossy()], running.len() * MOST_VOLUMES));
     Ok(found)
-}
-
-/// The kernel removes a device a moment after the last process of its sandbox.
-fn devices(store: &Store) -> Vec<Leak> {
-    let mut found = sandbox::left_devices(&store.id_ranges());
-    for _ in 0..MOMENTS {
-        if found.is_empty() {
-            break;
-        }
-        std::thread::sleep(MOMENT);
-        found = sandbox::left_devices(&store.id_ranges());
-    }
-    found.into_iter().map(|name| Leak { kind: "network device".into(), path: name.into() }).collect()
 }
 
 /// Other stores' groups are beside this store's, and a new group is empty until its first process.
@@ -270,18 +274,9 @@ fn is_abandoned(group: &std::path::Path) -> bool {
     processes.is_ok_and(|text| text.is_empty()) && age.is_some_and(|age| age > JUST_MADE)
 }
 
-/// Loop devices on images with these path prefixes, if more than `most`. The kernel detaches one a moment after its
-/// last mount.
-fn loop_devices(prefixes: &[&str], most: usize) -> Vec<Leak> {
-    let mut found = attached(prefixes);
-    for _ in 0..MOMENTS {
-        if found.len() <= most {
-            return Vec::new();
-        }
-        std::thread::sleep(MOMENT);
-        found = attached(prefixes);
-    }
-    found.into_iter().skip(most).map(|path| Leak { kind: "loop device".into(), path }).collect()
+/// Loop devices on images with these path prefixes, if more than `most`.
+fn loop_devices(prefixes: &[&str], most: usize) -> impl Iterator<Item = Leak> {
+    attached(prefixes).into_iter().skip(most).map(|path| Leak { kind: "loop device".into(), path })
 }
 
 fn attached(prefixes: &[&str]) -> Vec<PathBuf> {
