@@ -285,7 +285,7 @@ fn many_sandboxes_with_many_connections_each_get_all_their_bytes() {
     world.publish("part", &vec![7; 20_000]);
     lab.file("work/ready", "");
     let script = "import socket\nask = b'GET /part HTTP/1.1\\r\\nHost: a.test:8080\\r\\nConnection: close\\r\\n\\r\\n'\n\
-                  all = [socket.create_connection(('a.test', 8080)) for _ in range(100)]\nfor s in all: s.sendall(ask)\nsum = 0\n\
+                  all = []\nfor _ in range(100):\n    s = socket.create_connection(('a.test', 8080))\n    s.sendall(ask)\n    all.append(s)\nsum = 0\n\
                   for s in all:\n    while True:\n        got = s.recv(65536)\n        if not got: break\n        sum += got.count(b'\\x07')\n\
                   print(sum)";
     lab.file("work/many.py", script);
