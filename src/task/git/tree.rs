@@ -60,13 +60,13 @@ fn walk_tree(source: OwnedFd, copy: OwnedFd, batches: &SyncSender<Batch>) -> Res
     let mut batch: Option<Batch> = None;
     while let Some(next) = walk.next().failing(Kind::Workspace, step)? {
         let WalkStep::Entry(kind) = next else {
-            give(batch.take(), batches)?;
+            give_batch(batch.take(), batches)?;
             continue;
         };
         let sides = walk.side(0).and_then(|source| Ok((source, walk.side(1)?)));
         let (source, copy) = sides.failing(Kind::Internal, step)?;
         if kind == FileType::Directory {
-            give(batch.take(), batches)?;
+            give_batch(batch.take(), batches)?;
             copy_entry(source, copy, walk.name(), kind)?;
             let inner = open_directory(source, walk.name()).failing(Kind::Workspace, step)?;
             let inner_copy = open_directory(copy, walk.name()).failing(Kind::Store, step)?;
@@ -82,14 +82,14 @@ fn walk_tree(source: OwnedFd, copy: OwnedFd, batches: &SyncSender<Batch>) -> Res
         if open.entries.len() < BATCH {
             batch = Some(open);
         } else {
-            give(Some(open), batches)?;
+            give_batch(Some(open), batches)?;
         }
     }
-    give(batch, batches)
+    give_batch(batch, batches)
 }
 
 /// Copies it in this thread if enough batches wait.
-fn give(batch: Option<Batch>, batches: &SyncSender<Batch>) -> Result<()> {
+fn give_batch(batch: Option<Batch>, batches: &SyncSender<Batch>) -> Result<()> {
     match batch.map(|batch| batches.try_send(batch)) {
         Some(Err(TrySendError::Full(batch) | TrySendError::Disconnected(batch))) => batch.copy(),
         _ => Ok(()),
