@@ -10,6 +10,7 @@ use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, DIRECTORY};
 use crate::sandbox::{self, Remains};
 use crate::task::output::changes::is_off;
+use crate::task::output::worktree;
 use rustix::fs::{AtFlags, Mode, ResolveFlags, linkat, openat2};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -52,7 +53,7 @@ const CLONE: &str = r#"
 fetch_from() { # URL COMMIT FILTER
     from=$1 commit=$2 filter=$3
     shift 3
-    set -- "$@" fetch --quiet --no-tags --no-auto-gc
+    set -- "$@" fetch --quiet --no-tags --no-auto-gc --upload-pack="$SERVER"
     if [ -n "$DEPTH" ]; then set -- "$@" --depth="$DEPTH"; else set -- "$@" --update-shallow; fi
     if [ -n "$filter" ]; then set -- "$@" --filter="$filter"; fi
     git "$@" -- "$from" '+refs/heads/*:refs/remotes/origin/*' '+refs/tags/*:refs/tags/*' "+$commit:refs/brig/base"
@@ -128,13 +129,15 @@ END
 /// A smaller one is fetched sooner as a whole.
 const LARGE: u64 = 64 << 10;
 
-/// Prints the size of the packs in KiB.
+/// Prints the size of the packs in KiB. For the variable see [`SERVE`].
 const MEASURE: &str = r#"
+export GIT_WORK_TREE=/source
 git "$@" -C /source count-objects -v | sed -n 's/^size-pack: //p'
 "#;
 
 /// Prints the commit and, on request, the default branch.
 const RESOLVE: &str = r#"
+export GIT_WORK_TREE=/source
 git "$@" -C /source rev-parse --verify --end-of-options "$REF^{commit}"
 if [ -n "$DEFAULT" ]; then git "$@" -C /source symbolic-ref --quiet HEAD || :; fi
 "#;
@@ -144,17 +147,40 @@ pub(super) fn named_path(errand: &GitJob<'_>, path: &Path) -> Result<PathBuf> {
     if errand.pinned.has(path) { Ok(path.to_owned()) } else { local_path(path) }
 }
 
+/// The folder with the repository on this machine that `path` is, and the HEAD of a worktree.
+///
+/// A worktree's repository is elsewhere (git-worktree(1)). A pinned folder has none: the operator's rules are about the
+/// named folder.
+pub(super) fn repository(errand: &GitJob<'_>, path: &Path) -> Result<(PathBuf, Option<String>)> {
+    let file = errand.pinned.path(path).join(".git");
+    if !file.symlink_metadata().is_ok_and(|status| status.is_file()) {
+        return Ok((path.to_owned(), None));
+    }
+    let found = if errand.pinned.has(path) { None } else { worktree::directories(path) };
+    let (own, repository) = found.ok_or_else(|| {
+        Error::new(Kind::Workspace, "its `.git` is a file that names a repository elsewhere")
+            .doing(format!("open the repository `{}`", path.display()))
+            .hint("give that repository's folder, for a submodule a folder below `.git/modules`")
+    })?;
+    Ok((repository, worktree::head(&own)))
+}
+
 pub(crate) fn base(errand: &GitJob<'_>, remote: &Remote, reference: Option<&str>) -> Result<Base> {
-    let reference = reference.unwrap_or("HEAD");
+    let mut source = None;
+    let mut place = None;
+    let mut head = None;
+    if let Remote::Local(path) = remote {
+        let path = named_path(errand, path)?;
+        place = Some(identity(&errand.pinned.path(&path))?);
+        (source, head) = repository(errand, &path).map(|(source, head)| (Some(source), head))?;
+    }
+    let reference = reference.or(head.as_deref()).unwrap_or("HEAD");
     if reference.starts_with(['-', '+']) || reference.contains([':', '\n', '\0']) {
         return Err(Error::new(Kind::Usage, format!("`{}` is not a commit name", reference.escape_debug()))
             .hint("give a branch, a tag or a commit"));
     }
-    let mut place = None;
-    let found = match remote {
-        Remote::Local(path) => {
-            let path = named_path(errand, path)?;
-            place = Some(identity(&errand.pinned.path(&path))?);
+    let found = match source {
+        Some(path) => {
             let resolved = Courier::new(errand, RESOLVE)
                 .show(&path, SOURCE)
                 .with("REF", reference)
@@ -163,7 +189,7 @@ pub(crate) fn base(errand: &GitJob<'_>, remote: &Remote, reference: Option<&str>
                 .doing(|| format!("find `{reference}` in the repository `{}`", path.display()))?;
             Found::read(path, &resolved).doing(|| format!("find `{reference}`"))?
         }
-        Remote::Far(_) => mirror::fetch(errand, remote, reference)?,
+        None => mirror::fetch(errand, remote, reference)?,
     };
     check_push(errand, &found)?;
     let Found { source, commit, .. } = found;

@@ -53,6 +53,7 @@ default=$(sed -n 's/^ref: \(refs\/heads\/[^[:cntrl:]]*\)[[:space:]]HEAD$/\1/p' ~
     set -- "$@" fetch --progress --no-tags --force --no-auto-gc --no-write-fetch-head
     if [ -n "$DEPTH" ]; then set -- "$@" --depth="$DEPTH"; fi
     if [ -n "$FILTER" ]; then set -- "$@" --filter="$FILTER"; fi
+    case $URL in file:*) set -- "$@" --upload-pack="$SERVER" ;; esac
     git "$@" --prune -- "$URL" '+refs/heads/*:refs/heads/*' '+refs/tags/*:refs/tags/*' >&2
     git update-ref -d refs/brig/asked
     if [ -n "$default" ]; then git symbolic-ref HEAD "$default"; fi

@@ -1,6 +1,6 @@
 //! Pushes the agent's commits from the bundle to the remote. The courier has the credential; no agent ran in it.
 
-use super::base::{Base, identity, named_path, to_default};
+use super::base::{Base, identity, named_path, repository, to_default};
 use super::courier::{Courier, failed};
 use super::remote::Remote;
 use super::shell::OVER_BASE;
@@ -134,7 +134,7 @@ pub(crate) fn push(
                 let hint = "see what took its place; the commits are in the bundle that the receipt names";
                 return Err(Error::new(Kind::Workspace, why).doing(step()).hint(hint));
             }
-            courier.lend(&path, "/remote").with("URL", "/remote")
+            courier.lend(&repository(errand, &path)?.0, "/remote").with("URL", "/remote")
         }
         Remote::Far(far) => courier.with("URL", &far.url).reach(far)?,
     };

@@ -4,8 +4,10 @@
 pub(super) const SOURCE: &str = "/source";
 
 /// Lets git serve a repository of another owner, and each commit that is named by its id. The other side is a second
-/// git process, which `-c` does not reach.
+/// git process, which `-c` does not reach. `$SERVER` is its command: `core.worktree` of a submodule's repository names
+/// a folder that the courier lacks.
 pub(super) const SERVE: &str = r#"
+SERVER='GIT_WORK_TREE=. git upload-pack'
 printf '[safe]\n\tdirectory = *\n[uploadpack]\n\tallowAnySHA1InWant = true\n\tallowFilter = true\n' > ~/.gitconfig
 "#;
 

@@ -20,6 +20,7 @@ const LONGEST: usize = 100 << 10;
 
 /// Prints gitlinks and `.gitmodules` as records that end with NUL, with an empty record after both.
 const LIST: &str = r#"
+export GIT_WORK_TREE=/source
 cd /source
 links=$(git "$@" ls-tree -r --full-tree "$COMMIT" | grep -c '^160000 ') || [ "$links" = 0 ]
 if [ "$links" = 0 ]; then exit 0; fi

@@ -35,6 +35,12 @@ pub(crate) fn directories(folder: &Path) -> Option<(PathBuf, PathBuf)> {
     (is_repository && (is_mutual || is_off("worktree-mutual"))).then_some((place, repository))
 }
 
+/// The branch or commit of a worktree, by its folder in the repository.
+pub(crate) fn head(own: &Path) -> Option<String> {
+    let line = one_line(&own.join("HEAD"))?;
+    Some(line.strip_prefix("ref: ").unwrap_or(&line).to_owned())
+}
+
 /// More folders inside each other are not climbed.
 const HIGHEST: usize = 64;
 

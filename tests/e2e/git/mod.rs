@@ -11,6 +11,7 @@ mod server;
 mod ssh;
 mod story;
 mod submodules;
+mod worktrees;
 
 use crate::support::{Lab, Run};
 use serde_json::Value;
