@@ -2,7 +2,9 @@
 //! contents lies.
 
 use crate::servers::{self, Server, faulty, ready, registry};
-use crate::support::{Ran, Scratch, assert_same, has, is_root, list, run, script, skipped};
+use crate::support::{
+    Ran, Scratch, assert_same, brig, has, is_root, kill_somewhere, kills, list, run, script, skipped,
+};
 use std::process::Command;
 
 /// Two versions of an image with one zstd:chunked layer of 14 MB, as OCI layouts of skopeo.
@@ -138,6 +140,23 @@ fn second_version_of_a_layer_takes_from_the_registry_what_changed() {
     command.args(["run", "--store", &store.path("store"), "--image", &name]).env("BRIG_WEAKEN", "");
     let ran = run(&mut command).good();
     assert!(ran.out.contains("/changed"), "{} {}", ran.out, ran.err);
+}
+
+#[test]
+fn a_partial_pull_that_is_killed_goes_on_and_has_the_same_files() {
+    let Some(versions) = Versions::new() else { return };
+    versions.publish(1, "");
+    versions.publish(2, "");
+    let (store, proxy) = (Scratch::new(), faulty(&versions.server, &[]));
+    let longest = versions.pull(&store, &proxy, "1").took;
+    let name = versions.reference(&proxy, "2");
+    for round in 0..kills() {
+        kill_somewhere(brig(&store, &["pull", &name]), round, longest);
+        assert!(!store.image(&["verify"]).good().out.contains("damaged"), "round {round}");
+    }
+    versions.pull(&store, &proxy, "2");
+    versions.assert_right(&store, &name, 2);
+    assert!(store.image(&["verify"]).good().out.contains("2 images"));
 }
 
 #[test]
