@@ -1,6 +1,6 @@
 //! Data ranges of files, and copies that keep holes.
 
-use rustix::fs::{SeekFrom, Stat, copy_file_range, ftruncate, ioctl_ficlone, seek};
+use rustix::fs::{SeekFrom, Stat, Timespec, Timestamps, copy_file_range, ftruncate, ioctl_ficlone, seek};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read};
@@ -48,6 +48,12 @@ pub(crate) fn copy_data(source: &File, target: &File, status: &Stat) -> io::Resu
         offset = end;
     }
     Ok(ftruncate(target, size)?)
+}
+
+/// The time of the last change, for both times of a copy.
+pub(crate) fn times(status: &Stat) -> Timestamps {
+    let time = Timespec { tv_sec: status.st_mtime, tv_nsec: i64::try_from(status.st_mtime_nsec).unwrap_or(0) };
+    Timestamps { last_access: time, last_modification: time }
 }
 
 /// Returns the number of copied bytes.

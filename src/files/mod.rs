@@ -19,7 +19,7 @@ mod walk;
 #[cfg(test)]
 pub(crate) use crate::sys::skip;
 pub(crate) use channel::{Channel, Packet};
-pub(crate) use copy::{copy_data, next_data};
+pub(crate) use copy::{copy_data, next_data, times};
 pub(crate) use lock::{Attempt, Lock};
 pub(crate) use memory::{new_memory, new_sealable_memory, read_memory, take_memory, write_memory};
 pub(crate) use names::{Names, has_entries};

@@ -2,11 +2,10 @@
 
 use super::form::{Form, Marks, Owners};
 use crate::error::{Context, Kind, Result};
-use crate::files::copy_data;
+use crate::files::{copy_data, times};
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chmod, chown, fchmod, fchown,
-    fgetxattr, flistxattr, fsetxattr, futimens, getxattr, listxattr, mknodat, openat, readlinkat, setxattr, symlinkat,
-    utimensat,
+    AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid, XattrFlags, chmod, chown, fchmod, fchown, fgetxattr, flistxattr,
+    fsetxattr, futimens, getxattr, listxattr, mknodat, openat, readlinkat, setxattr, symlinkat, utimensat,
 };
 use rustix::io::Errno;
 use std::fs::File;
@@ -158,11 +157,6 @@ fn read(get: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errn
             Err(errno) => return Err(errno),
         }
     }
-}
-
-pub(super) fn times(stat: &Stat) -> Timestamps {
-    let time = Timespec { tv_sec: stat.st_mtime, tv_nsec: i64::try_from(stat.st_mtime_nsec).unwrap_or(0) };
-    Timestamps { last_access: time, last_modification: time }
 }
 
 /// The descriptor must outlive the path.

@@ -177,7 +177,7 @@ fn set_metadata(source: BorrowedFd<'_>, target: BorrowedFd<'_>, status: &Stat, f
     copy::attributes(source, target, form)?;
     let mode = Mode::from_raw_mode(status.st_mode & 0o7777);
     fchmod(target, mode).failing(Kind::Store, || "give a directory its mode")?;
-    rustix::fs::futimens(target, &copy::times(status)).failing(Kind::Store, || "give a directory its time")
+    rustix::fs::futimens(target, &crate::files::times(status)).failing(Kind::Store, || "give a directory its time")
 }
 
 fn failed(errno: Errno, name: &[u8]) -> crate::error::Error {

@@ -193,7 +193,7 @@ pub(super) fn system_steps(system: &System) -> Vec<Step> {
         file("hosts", format!("127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n")),
         file("hostname", format!("{HOSTNAME}\n")),
         file("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".into()),
-        file("gitconfig", "[user]\n\tname = agent\n\temail = agent@localhost\n[safe]\n\tdirectory = *\n[init]\n\tdefaultBranch = main\n".to_owned()),
+        file("gitconfig", "[user]\n\tname = agent\n\temail = agent@localhost\n[safe]\n\tdirectory = *\n[init]\n\tdefaultBranch = main\n[core]\n\tcheckStat = minimal\n".to_owned()),
     ]);
     steps.extend(system.settings.iter().map(show));
     let copy = |(at, version): &(PathBuf, Version)| Step::Copy {
@@ -266,12 +266,19 @@ fn writable_steps(options: &Options, facts: &Facts<'_>) -> Vec<Step> {
     home.into_iter().chain([bind("tmp", Path::new("/tmp")), workspace]).collect()
 }
 
+/// The index of a folder has another owner of each file than the sandbox sees. Without this git reads each file again.
+/// The /etc/gitconfig of our own root has it too.
+const CHECK_STAT: [(&str, &str); 3] =
+    [("GIT_CONFIG_COUNT", "1"), ("GIT_CONFIG_KEY_0", "core.checkStat"), ("GIT_CONFIG_VALUE_0", "minimal")];
+
 fn command(options: &Options, has_bundle: bool) -> Command {
     let image = options.image.as_ref();
     let given = |name: &OsStr, all: &[(OsString, OsString)]| all.iter().any(|(each, _)| each == name);
     let (user, name, own) = if options.root_inside { (0, "root", ROOTS_HOME) } else { (USER, "agent", HOME) };
     let home = image.map_or(Path::new(own), ImageRoot::home);
     let of_image = image.map_or(&[][..], |image| &image.environment);
+    let has_own_git = image.is_none() && options.rootfs.is_none();
+    let has_foreign_index = !has_own_git && matches!(options.workspace, Workspace::Directory(_));
     let mut environment: Vec<(OsString, OsString)> = [
         ("PATH", OsStr::new(SEARCH_PATH)),
         ("HOME", home.as_os_str()),
@@ -281,7 +288,8 @@ fn command(options: &Options, has_bundle: bool) -> Command {
     .into_iter()
     .chain(image.is_none().then_some([("USER", OsStr::new(name)), ("LOGNAME", OsStr::new(name))]).into_iter().flatten())
     // A git below /usr/local would look below it for the /etc/gitconfig that we make.
-    .chain((image.is_none() && options.rootfs.is_none()).then_some(("GIT_CONFIG_SYSTEM", OsStr::new("/etc/gitconfig"))))
+    .chain(has_own_git.then_some(("GIT_CONFIG_SYSTEM", OsStr::new("/etc/gitconfig"))))
+    .chain(has_foreign_index.then_some(CHECK_STAT.map(|(name, value)| (name, OsStr::new(value)))).into_iter().flatten())
     .filter(|(name, _)| !given(OsStr::new(name), of_image))
     .map(|(name, value)| (name.into(), value.into()))
     .chain(trust::variables(options.broker.is_some(), has_bundle))

@@ -11,7 +11,7 @@ use crate::files::{self, DIRECTORY};
 use crate::sandbox::{self, Remains};
 use crate::task::output::changes::is_off;
 use crate::task::output::worktree;
-use rustix::fs::{AtFlags, Mode, ResolveFlags, linkat, openat2};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Timespec, Timestamps, UTIME_NOW, futimens, linkat, openat2};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -49,6 +49,9 @@ fn check_push(errand: &GitJob<'_>, found: &Found) -> Result<()> {
 /// mirror's packs meanwhile, and prints their names for [`link_packs`].
 ///
 /// A partial clone fetches by id what the commit itself needs. Without that git ignores the rest.
+///
+/// A copy of the checkout has other inodes, and a sandbox sees another owner. With `core.checkStat` git does not read
+/// each file again for that.
 const CLONE: &str = r#"
 fetch_from() { # URL COMMIT FILTER
     from=$1 commit=$2 filter=$3
@@ -84,6 +87,7 @@ pack_names "$@"
 fetch_missing "$COMMIT" file:///source "$@"
 lfs_from file:///source "$COMMIT" "$@"
 git "$@" -c checkout.workers=0 checkout --quiet --progress --detach "$COMMIT"
+git config core.checkStat minimal
 if [ -n "$FILTER" ]; then
     git config --remove-section remote.file:///source
     git config extensions.partialClone origin
@@ -115,6 +119,7 @@ while IFS=$tab read -r number commit path directory above name to_directory to_w
         pack_names "$@"
         lfs_from "file:///modules/$number" "$commit" "$@"
         git "$@" -c checkout.workers=0 checkout --quiet --progress --detach "$commit"
+        git config core.checkStat minimal
         git "$@" update-ref -d refs/brig/base
         rm -f "$to_directory/FETCH_HEAD" "$to_directory/ORIG_HEAD"
     ) 3<&-
@@ -269,6 +274,7 @@ fn make(errand: &GitJob<'_>, remote: &Remote, source: &Path, commit: &str, finis
         cloned => cloned,
     };
     let named = cloned.and_then(|_| {
+        renew_index(&unfinished);
         std::fs::rename(&unfinished, finished).map_err(|cause| files::failed(cause, "keep the checkout".to_owned()))
     });
     if named.is_err() {
@@ -276,6 +282,17 @@ fn make(errand: &GitJob<'_>, remote: &Remote, source: &Path, commit: &str, finis
         let _ = files::remove_directory(&unfinished);
     }
     named
+}
+
+/// A file as new as the index may have changed after it (git's Documentation/technical/racy-git.txt). The index gets the
+/// copy's time: then most files are older. Without it git reads more files again.
+fn renew_index(checkout: &Path) {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    let times = Timestamps { last_access: now, last_modification: now };
+    let _ = rustix::fs::open(checkout, DIRECTORY, Mode::empty())
+        .and_then(|top| openat2(top, ".git/index", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty(), resolve))
+        .and_then(|index| futimens(index, &times));
 }
 
 /// Links packs, one name a line, into a checkout without objects: they are stored once. `false` if one cannot be

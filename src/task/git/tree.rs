@@ -1,10 +1,11 @@
 //! Copies a courier's checkout into the store, with permissions that brig chooses. A file is written twice, so all
-//! processors copy.
+//! processors copy. Files keep their times, by which git knows that they are the ones of its index.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Bounds, DIRECTORY, Names, Walk, WalkStep, open_directory};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, readlinkat, statat, symlinkat,
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, futimens, mkdirat, openat, openat2, readlinkat, statat, symlinkat,
+    utimensat,
 };
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -112,18 +113,21 @@ fn copy_entry(source: BorrowedFd<'_>, target: BorrowedFd<'_>, name: &CStr, kind:
     let status = statat(source, name, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Workspace, step)?;
     // Set-id and sticky bits of a sandbox's user have no meaning outside.
     let mode = Mode::from_raw_mode(status.st_mode & 0o777 | 0o600);
+    let times = files::times(&status);
     match kind {
         FileType::Directory => mkdirat(target, name, mode | Mode::RWXU).failing(Kind::Store, step),
         FileType::Symlink => {
             let to = readlinkat(source, name, Vec::new()).failing(Kind::Workspace, step)?;
-            symlinkat(to.as_c_str(), target, name).failing(Kind::Store, step)
+            symlinkat(to.as_c_str(), target, name).failing(Kind::Store, step)?;
+            utimensat(target, name, &times, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Store, step)
         }
         FileType::RegularFile => {
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             let from = File::from(openat(source, name, flags, Mode::empty()).failing(Kind::Workspace, step)?);
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let to = File::from(openat(target, name, flags, mode).failing(Kind::Store, step)?);
-            files::copy_data(&from, &to, &status).failing(Kind::Store, step)
+            files::copy_data(&from, &to, &status).failing(Kind::Store, step)?;
+            futimens(&to, &times).failing(Kind::Store, step)
         }
         other => Err(Error::new(Kind::Workspace, format!("{other:?} is nothing that a repository has")).doing(step())),
     }
@@ -154,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_has_each_file_link_and_mode_but_no_set_id_bit() {
+    fn a_copy_has_each_file_link_time_and_mode_but_no_set_id_bit() {
         let scratch = tempfile::tempdir().unwrap();
         checkout(scratch.path());
         copied(scratch.path()).unwrap();
@@ -169,6 +173,11 @@ mod tests {
         assert!(listed("copy").lines().count() > 2 * 3 * BATCH);
         let mode = std::fs::metadata(scratch.path().join("copy/1.txt")).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o755);
+        for name in ["1.txt", "link", "7/inner/file"] {
+            let modified =
+                |top: &str| scratch.path().join(top).join(name).symlink_metadata().unwrap().modified().unwrap();
+            assert_eq!(modified("files"), modified("copy"), "{name}");
+        }
     }
 
     #[test]

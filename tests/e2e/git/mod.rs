@@ -470,3 +470,24 @@ fn a_repository_of_tens_of_thousands_of_files_is_checked_out_once() {
     assert_eq!(host(&path, "git ls-tree -r x | wc -l"), "29702");
     assert!(prepared_in(&second) * 3.0 < prepared_in(&first), "{} after {}", prepared_in(&second), prepared_in(&first));
 }
+
+/// Git takes the index of the base for the one of the files that the sandbox sees: with another owner, and copied.
+#[test]
+fn git_reads_no_file_again_in_a_fresh_workspace() {
+    let lab = Lab::new();
+    let remote = bare(&lab);
+    let seed = lab.path().join("seed");
+    // A file as new as the index is read again, and not counted.
+    host(
+        &seed,
+        "git checkout -q .; touch -d '1 minute ago' *; ln -s file link; git add .; git commit -qm link; git status",
+    );
+    host(&seed, "git push -q ../remote.git main; sleep 1.1; touch .git/index");
+    let stale = "git diff-files --name-only | wc -l; git config core.checkStat; git status --porcelain";
+    let run = task(&lab, &remote, &[], stale);
+    run.ended_as("succeeded", 0);
+    assert_eq!(run.stderr, "0\nminimal\n", "{run:#?}");
+    let run = lab.task().args(["--dir".as_ref(), seed.as_os_str()]).sh(stale);
+    run.ended_as("succeeded", 0);
+    assert_eq!(run.stderr, "0\nminimal\n", "{run:#?}");
+}

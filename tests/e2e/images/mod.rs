@@ -318,3 +318,16 @@ fn a_store_in_another_form_is_refused_by_name() {
     std::fs::write(&header, text.replace("\"trusted\"", "\"user\"")).unwrap();
     task_in(&lab, "other").sh("true").refused(125, &["made without root"]);
 }
+
+/// The default root has it in its /etc/gitconfig.
+#[test]
+fn git_in_an_image_reads_no_file_of_a_folder_again() {
+    let lab = Lab::new();
+    Image::new(&lab, "plain").load();
+    let folder = lab.directory("project");
+    let with_folder = || task_in(&lab, "plain").args(["--dir".as_ref(), folder.as_os_str()]);
+    let run = with_folder().sh("env");
+    has(&run, &["GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=core.checkStat", "GIT_CONFIG_VALUE_0=minimal"]);
+    let own = ["--env", "GIT_CONFIG_COUNT=0"];
+    has(&with_folder().args(own).sh("env"), &["GIT_CONFIG_COUNT=0"]);
+}
