@@ -11,7 +11,7 @@ use crate::files::{self, DIRECTORY};
 use crate::sandbox::{self, Remains};
 use crate::task::output::changes::is_off;
 use crate::task::output::worktree;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Timespec, Timestamps, UTIME_NOW, futimens, linkat, openat2};
+use rustix::fs::{AtFlags, Mode, ResolveFlags, Timespec, Timestamps, UTIME_NOW, linkat, openat2, statat, utimensat};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -217,6 +217,7 @@ pub(crate) fn base(errand: &GitJob<'_>, remote: &Remote, reference: Option<&str>
         };
         make(errand, remote, &source, &commit, &finished).doing(|| format!("check out `{commit}`"))?;
     }
+    renew_index(&finished);
     Ok(Base { path: finished, commit, identity: place })
 }
 
@@ -274,7 +275,6 @@ fn make(errand: &GitJob<'_>, remote: &Remote, source: &Path, commit: &str, finis
         cloned => cloned,
     };
     let named = cloned.and_then(|_| {
-        renew_index(&unfinished);
         std::fs::rename(&unfinished, finished).map_err(|cause| files::failed(cause, "keep the checkout".to_owned()))
     });
     if named.is_err() {
@@ -284,15 +284,23 @@ fn make(errand: &GitJob<'_>, remote: &Remote, source: &Path, commit: &str, finis
     named
 }
 
-/// A file as new as the index may have changed after it (git's Documentation/technical/racy-git.txt). The index gets the
-/// copy's time: then most files are older. Without it git reads more files again.
+/// Makes the index newer than the checkout, once. Git reads a file of the same second again, because it may have changed
+/// after the index (git's Documentation/technical/racy-git.txt). `config` was written after the last file. Without this
+/// git only reads more.
 fn renew_index(checkout: &Path) {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-    let times = Timestamps { last_access: now, last_modification: now };
-    let _ = rustix::fs::open(checkout, DIRECTORY, Mode::empty())
-        .and_then(|top| openat2(top, ".git/index", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty(), resolve))
-        .and_then(|index| futimens(index, &times));
+    let renew = || -> rustix::io::Result<()> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let top = rustix::fs::open(checkout, DIRECTORY, Mode::empty())?;
+        let directory = openat2(top, ".git", DIRECTORY, Mode::empty(), resolve)?;
+        let modified = |name: &str| statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).map(|status| status.st_mtime);
+        if modified("index")? > modified("config")? {
+            return Ok(());
+        }
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: now };
+        utimensat(directory, "index", &times, AtFlags::SYMLINK_NOFOLLOW)
+    };
+    let _ = renew();
 }
 
 /// Links packs, one name a line, into a checkout without objects: they are stored once. `false` if one cannot be
