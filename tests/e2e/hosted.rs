@@ -347,6 +347,20 @@ fn commits_go_to_the_repository_that_was_checked() {
     }
 }
 
+/// The rules are about the folder, and its `.git` names another one.
+#[test]
+fn a_worktree_is_no_repository() {
+    let Some((lab, rules)) = folders() else { return };
+    let folder = lab.directory("allowed/trees");
+    let script = "git init -q -b main ../../private/main; cd ../../private/main; \
+        git -c user.name=t -c user.email=t@t commit -q --allow-empty -m one; git worktree add -q ../../allowed/trees/side";
+    assert!(Command::new("sh").args(["-ec", script]).current_dir(&folder).status().unwrap().success());
+    let tree = folder.join("side");
+    let run = task(&lab, &rules, false).args(["--repo".as_ref(), tree.as_os_str()]).sh("git log");
+    let message = run.ended_as("prepare_failed", 125).receipt()["error"]["message"].to_string();
+    assert!(message.contains("names a repository elsewhere"), "{message}");
+}
+
 #[test]
 fn commits_of_a_folder_that_became_a_link_are_not_exported() {
     let Some((lab, rules)) = folders() else { return };
