@@ -189,7 +189,7 @@ mod tests {
             assert!(error.contains(words) && error.contains("a.toml"), "{text}: {error}");
         }
         assert!(Folder::new("/nowhere".into()).names().unwrap().is_empty());
-        assert_eq!(worker("../a", "").unwrap_err().kind(), Kind::Usage);
+        assert_eq!(Folder::new("/nowhere".into()).read("../a").unwrap_err().kind(), Kind::Usage);
     }
 
     #[test]
