@@ -23,7 +23,7 @@ pub(crate) use copy::{copy_data, next_data, times};
 pub(crate) use lock::{Attempt, Lock};
 pub(crate) use memory::{new_memory, new_sealable_memory, read_memory, take_memory, write_memory};
 pub(crate) use names::{Names, has_entries};
-pub(crate) use parallel::in_parallel;
+pub(crate) use parallel::{in_parallel, lost};
 pub(crate) use patterns::{HiddenMatcher, Patterns};
 pub(crate) use pinned::Pinned;
 pub(crate) use slot::Slot;

@@ -17,6 +17,7 @@ pub(crate) fn in_parallel(pieces: usize, work: impl Fn() -> Result<()> + Sync) -
     results.into_iter().collect()
 }
 
-fn lost() -> Error {
+/// The error of a thread that ended without a result.
+pub(crate) fn lost() -> Error {
     Error::new(Kind::Internal, "a thread panicked")
 }

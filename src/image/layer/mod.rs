@@ -15,7 +15,7 @@ pub(crate) use extract::Extractor;
 pub(crate) use finish::{FinishedLayer, finish_layer};
 pub(crate) use limits::Budget;
 pub use limits::Limits;
-pub(crate) use stream::{Compression, Measured, decode, lost};
+pub(crate) use stream::{Compression, Measured, decode};
 
 #[cfg(test)]
 mod tests;

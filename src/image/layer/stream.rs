@@ -5,6 +5,7 @@
 
 use super::limits::Budget;
 use crate::error::{Error, Kind, Result};
+use crate::files::lost;
 use crate::image::Digest;
 use crate::image::digest::{Algorithm, Hasher};
 use crate::image::tar::{is_tar, unreadable};
@@ -85,10 +86,6 @@ impl<'scope> TarHasher<'scope> {
         drop(self.chunks);
         self.thread.join().map_err(|_| lost())
     }
-}
-
-pub(crate) fn lost() -> Error {
-    Error::new(Kind::Internal, "a thread of the unpacker panicked")
 }
 
 /// Hashes each chunk of a blob, and refuses more bytes than announced.
