@@ -172,9 +172,20 @@ fn checkpoints_have_a_bound_and_a_task_without_a_lasting_disk_has_none() {
 /// Kills a process at a random moment of `most`, with all its children.
 pub fn kill_tree(pid: i32, random: &mut Random, most: Duration) {
     std::thread::sleep(random.below(most));
+    stop(pid);
     for pid in descendants(pid) {
         let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
     }
+}
+
+/// Stops a process, then its children: a child that is made meanwhile would survive.
+fn stop(pid: i32) {
+    let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::STOP);
+    eventually("it has stopped", || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with(['T', 't', 'Z', 'X']))
+    });
+    descendants(pid).into_iter().skip(1).for_each(stop);
 }
 
 /// The disk image of a task with kept files.
