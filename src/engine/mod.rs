@@ -188,14 +188,14 @@ pub fn registered(engine: Engine) -> Option<Registered> {
 /// Applies all edits, or none after the first that fails.
 pub fn apply(edits: &[Edit]) -> Result<()> {
     for (index, edit) in edits.iter().enumerate() {
-        if let Err(mut error) = put(edit, edit.after.as_deref()) {
-            for earlier in edits[..index].iter().rev() {
-                if put(earlier, earlier.before.as_deref()).is_err() {
-                    error = error.hint(format!("`{}` is changed: restore it by hand", earlier.path.display()));
-                }
-            }
-            return Err(error);
-        }
+        let Err(error) = put(edit, edit.after.as_deref()) else { continue };
+        let earlier = edits[..index].iter().rev();
+        let changed = earlier.filter(|edit| put(edit, edit.before.as_deref()).is_err());
+        let changed: Vec<_> = changed.map(|edit| format!("`{}`", edit.path.display())).collect();
+        return Err(match changed.is_empty() {
+            true => error,
+            false => error.with_hint(format!("restore by hand what was changed: {}", changed.join(", "))),
+        });
     }
     Ok(())
 }
@@ -284,4 +284,38 @@ pub fn probe() -> Result<Inside> {
         users,
         landlock: landlock_layers(), // last: it restricts this process
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_edits_are_undone_and_the_error_names_each_file_that_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let edit = |name: &str, before: Option<&str>, after: Option<&str>| Edit {
+            path: path(name),
+            before: before.map(Into::into),
+            after: after.map(Into::into),
+            mode: 0o644,
+        };
+        for name in ["kept", "a", "b", "file"] {
+            std::fs::write(path(name), "old").unwrap();
+        }
+        let failing = edit("file/x", None, Some("new"));
+        let one = [edit("kept", Some("old"), Some("new")), edit("made", None, Some("new")), failing.clone()];
+        assert!(!apply(&one).unwrap_err().advice().is_some_and(|hint| hint.contains("by hand")));
+        assert_eq!(std::fs::read_to_string(path("kept")).unwrap(), "old");
+        assert!(!path("made").exists());
+        // The directories that replace the files stay.
+        let removed = |name: &str| edit(name, Some("old"), None);
+        let below = |name: &str| edit(&format!("{name}/x"), None, Some("new"));
+        let all = [removed("a"), below("a"), removed("b"), below("b"), failing];
+        let error = apply(&all).unwrap_err();
+        for name in ["a", "b"] {
+            let name = format!("`{}`", path(name).display());
+            assert!(error.advice().is_some_and(|hint| hint.contains(&name)), "{name}: {:?}", error.advice());
+        }
+    }
 }

@@ -61,7 +61,8 @@ impl Criu {
             let (response, descriptor) = self.receive()?;
             if !response.success {
                 let (kind, errno) = (name(response.kind), response.errno.unwrap_or_default());
-                return Err(Error::new(Kind::State, format!("criu failed: type {kind} errno {errno}")));
+                let reason = response.message.map(|message| format!(": {message}")).unwrap_or_default();
+                return Err(Error::new(Kind::State, format!("criu failed: type {kind} errno {errno}{reason}")));
             }
             match (response.kind(), &response.notification) {
                 (Of::Notify, Some(notification)) => {
