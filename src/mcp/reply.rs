@@ -78,7 +78,8 @@ impl Reply {
 }
 
 pub(super) fn refused_line(row: &Row, remedy: impl Fn(&Row) -> String) -> String {
-    format!("refused: {} ({} times); {}", target(row), row.count.max(1), remedy(row))
+    let times = if row.count > 1 { format!(" ({} times)", row.count) } else { String::new() };
+    format!("refused: {}{times}; {}", target(row), remedy(row))
 }
 
 pub(super) fn refused_json(rows: &[Row], remedy: impl Fn(&Row) -> String) -> Value {

@@ -359,6 +359,7 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
         (
             "root".to_owned(),
             match (&options.image, &options.rootfs) {
+                (Some(image), _) if image.layers.len() == 1 => "1 layer of an image (copy-on-write)".to_owned(),
                 (Some(image), _) => format!("{} layers of an image (copy-on-write)", image.layers.len()),
                 (None, Some(path)) => format!("{} (copy-on-write)", path.display()),
                 (None, None) => "the host's system folders, read-only".to_owned(),

@@ -312,7 +312,7 @@ fn a_killed_pull_leaves_a_store_that_verifies_and_goes_on() {
         let verified = scratch.image(&["verify"]).good();
         assert!(!verified.out.contains("damaged"), "round {round}: {}", verified.out);
         scratch.image(&["pull", &server.reference()]).good();
-        assert!(scratch.image(&["verify"]).good().out.contains("1 images, 3 layers"), "round {round}");
+        assert!(scratch.image(&["verify"]).good().out.contains("1 image, 3 layers"), "round {round}");
         scratch.image(&["rm", &server.reference()]).good();
         scratch.image(&["prune"]).good();
     }

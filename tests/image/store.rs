@@ -18,7 +18,7 @@ fn a_killed_load_or_prune_leaves_a_store_that_verifies_and_goes_on() {
         let verified = scratch.image(&["verify"]).good();
         assert!(!verified.out.contains("damaged"), "round {round}: {}", verified.out);
         scratch.image(&["load", &layout, "--name", "x"]).good();
-        assert!(scratch.image(&["verify"]).good().out.contains("1 images, 3 layers"), "round {round}");
+        assert!(scratch.image(&["verify"]).good().out.contains("1 image, 3 layers"), "round {round}");
     }
     scratch.image(&["prune"]).good();
     assert_eq!(left_over(&scratch), Vec::<String>::new());
@@ -52,7 +52,7 @@ fn many_at_once_load_the_same_and_the_store_is_whole() {
     for mut child in children {
         assert!(child.wait().unwrap().success());
     }
-    assert!(scratch.image(&["verify"]).good().out.contains("1 images, 3 layers"));
+    assert!(scratch.image(&["verify"]).good().out.contains("1 image, 3 layers"));
     assert_eq!(scratch.image(&["ls"]).good().out.lines().count(), 7);
 }
 
@@ -420,7 +420,7 @@ fn without_root_everything_works() {
          unshare -Ur python3 {list} b/rootfs > b.txt; cmp a.txt b.txt; cat a.txt"
     );
     let ran = user(&text).good();
-    assert!(ran.out.contains("1 images, 1 layers") && ran.out.contains("12345"), "{} {}", ran.out, ran.err);
+    assert!(ran.out.contains("1 image, 1 layer") && ran.out.contains("12345"), "{} {}", ran.out, ran.err);
     assert!(ran.out.contains("'bin/su' 0o104755") && !ran.out.contains("'null'"), "{}", ran.out);
     // What the store keeps is what an overlay in a user namespace shows.
     let mounted = format!(

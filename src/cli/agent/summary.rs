@@ -31,7 +31,8 @@ fn lines(receipt: &Receipt) -> Vec<String> {
             true => format!("for the next run: --allow {}", refusals::target(row)),
             false => row.rule.clone(),
         };
-        format!("refused: {} ({} times); {hint}", refusals::target(row), row.count)
+        let times = if row.count > 1 { format!(" ({} times)", row.count) } else { String::new() };
+        format!("refused: {}{times}; {hint}", refusals::target(row))
     });
     lines.extend(bounded(refused.collect()));
     lines

@@ -5,6 +5,7 @@ mod inspection;
 mod show;
 mod transfer;
 
+use super::output;
 use brig::error::Result;
 use brig::image::rootless::{self, Ids};
 use brig::image::{LoadOptions, Overrides, Platform, Reference, Store, default_path};
@@ -212,6 +213,8 @@ fn run_prune(_: &PruneArguments, common: &Common) -> Result<()> {
     }
     pruned.images.iter().try_for_each(|digest| show::line(&format!("removed {digest}")))?;
     pruned.in_use.iter().try_for_each(|digest| show::line(&format!("in use {digest}")))?;
-    let (layers, blobs, bytes) = (pruned.layers, pruned.blobs, show::bytes(pruned.bytes));
-    show::line(&format!("{layers} layers, {blobs} blobs and {} leftovers removed: {bytes}", pruned.leftovers))
+    let layers = output::counted(pruned.layers, "layer", "layers");
+    let blobs = output::counted(pruned.blobs, "blob", "blobs");
+    let leftovers = output::counted(pruned.leftovers, "leftover", "leftovers");
+    show::line(&format!("{layers}, {blobs} and {leftovers} removed: {}", show::bytes(pruned.bytes)))
 }

@@ -113,7 +113,7 @@ fn write(store: &Store, id: &str, arguments: &ExportArguments, out: &mut dyn Wri
             let words = super::diff::edited_meanwhile(path);
             tell!("brig: {}", output::escaped(&words));
         }
-        tell!("brig: {} files", notes.files);
+        tell!("brig: {}", output::counted(notes.files as u64, "file", "files"));
         if let Some(words) = super::diff::not_selected(notes.not_selected, "in the patch") {
             tell!("brig: {words}");
         }

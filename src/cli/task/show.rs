@@ -95,7 +95,7 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
         row("secret", format!("{} ({exposure} from {}{more})", secret.name, secret.source));
     }
     if receipt.redactions > 0 {
-        row("hidden", format!("{} times", receipt.redactions));
+        row("hidden", output::counted(receipt.redactions, "time", "times"));
     }
     if let Some(changes) = &receipt.changes {
         let mut words = format!("{} added, {} modified, {} deleted", changes.added, changes.modified, changes.deleted);

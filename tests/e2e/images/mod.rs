@@ -301,7 +301,7 @@ fn explain_says_which_image_it_would_be() {
     Image::new(&lab, "told").config(json!({ "User": "me", "Cmd": ["true"] })).load();
     let run = task_in(&lab, "told").plain().args(["--explain"]).run([] as [&str; 0]);
     run.succeeded();
-    assert!(run.stdout.contains("told:1 (sha256:") && run.stdout.contains("1 layers of an image"), "{run:#?}");
+    assert!(run.stdout.contains("told:1 (sha256:") && run.stdout.contains("1 layer of an image"), "{run:#?}");
     assert!(run.stdout.contains("1001 in an own user namespace"), "{run:#?}");
     assert!(lab.ids().is_empty());
 }
