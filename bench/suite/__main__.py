@@ -63,7 +63,7 @@ def main():
         lab = Lab(os.environ["BRIG_BIN"], options.quick, options.rounds, options.with_youki)
         try:
             record = measured(lab, name, *CASES[name])
-        except Failed as error:
+        except (Failed, OSError) as error:  # a full disk too
             say(f"{name}: {error}")
             failed.append(name)
             continue

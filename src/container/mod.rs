@@ -1,5 +1,5 @@
-//! `process` makes both kinds of containers from one plan. A [`sandbox`] ends with its supervisor; an engine manages an
-//! [`oci`] container by verbs, with a record between them.
+//! `process` makes both kinds of containers from one plan. A `sandbox` ends with its supervisor; an engine manages an
+//! `oci` container by verbs, with a record between them.
 
 mod check;
 mod gateway;

@@ -210,13 +210,14 @@ fn finish(
     let egress = close_account(&mut running, &mut seen);
     let evidence = running.evidence();
     if let Ok(Some(evidence)) = &evidence {
-        let mut note = |limit, count: u64, words: &str| {
+        let mut note = |limit, count: u64, (one, many): (&str, &str), words: &str| {
             if count > 0 {
-                seen.hits.push(LimitHit { limit, evidence: format!("{count} {words}") });
+                let noun = if count == 1 { one } else { many };
+                seen.hits.push(LimitHit { limit, evidence: format!("{count} {noun} {words}") });
             }
         };
-        note(LimitName::Memory, evidence.oom_kills, "processes killed by the kernel (oom_kill)");
-        note(LimitName::Pids, evidence.pids_max_hits, "forks refused (pids.events max)");
+        note(LimitName::Memory, evidence.oom_kills, ("process", "processes"), "killed by the kernel (oom_kill)");
+        note(LimitName::Pids, evidence.pids_max_hits, ("fork", "forks"), "refused (pids.events max)");
     }
     if let Err(error) = evidence {
         seen.failure.get_or_insert(error);

@@ -63,7 +63,7 @@ pub(crate) const PROGRAM: &str = "/run/brig-files";
 /// The argument for a sandbox without a command.
 pub(crate) const HOLD: &str = "hold";
 
-/// Runs as [`PROGRAM`], started by another runtime's `exec` or `run`; `None` under any other name.
+/// Runs as `PROGRAM`, started by another runtime's `exec` or `run`; `None` under any other name.
 pub fn as_visitor(words: &[OsString]) -> Option<i32> {
     let [name, rest @ ..] = words else { return None };
     if name != PROGRAM {

@@ -40,7 +40,7 @@ struct Account {
 static BLOCK: Block = Block([const { AtomicU32::new(0) }; WORDS]);
 static ACCOUNT: Mutex<Account> = Mutex::new(Account::new());
 
-/// The allocator of the `brig` program. A long-lived program wastes [`SIZE`] bytes at most.
+/// The allocator of the `brig` program. A long-lived program wastes `SIZE` bytes at most.
 #[derive(Debug, Clone, Copy)]
 pub struct StartHeap;
 

@@ -71,7 +71,7 @@ fn unknown() -> bool {
     true
 }
 
-/// Holds the lock. Readers, and commands that end a container, work without it: [`read`], [`config`].
+/// Holds the lock. Readers, and commands that end a container, work without it: [`read`], [`config()`].
 #[derive(Debug)]
 pub(crate) struct Place {
     pub path: PathBuf,

@@ -1,4 +1,4 @@
-//! Finds and starts `pasta` of passt (https://passt.top), which connects a network namespace without any right.
+//! Finds and starts `pasta` of passt (<https://passt.top>), which connects a network namespace without any right.
 
 use crate::error::{Error, Kind, Result};
 use crate::process::{Companion, Service};

@@ -1,4 +1,4 @@
-//! Coding agents by name. [`Agent::open`] reads the preset, [`project`] the project's file; then the caller sets flags.
+//! Coding agents by name. [`Agent::open`] reads the preset, [`project()`] the project's file; then the caller sets flags.
 //! [`Agent::complete`] adds program and keys, and [`Agent::choose_home`] the home. These make and run nothing.
 //! [`prepare_home`] makes the home's volume.
 //!

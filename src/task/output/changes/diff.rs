@@ -74,7 +74,7 @@ enum Reading {
     Changed,
 }
 
-/// `into` is the directory that [`super::collect`] wrote.
+/// `into` is the directory that [`super::collect()`] wrote.
 pub(crate) fn diff(
     changes: &Changes,
     into: &Path,
