@@ -14,16 +14,16 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  brig task export 1a2b --patch -o work.patch && git apply work.patch
-  brig task export 1a2b --patch -o docs.patch -- docs
+  brig task export 1a2b -o work.patch && git apply work.patch
+  brig task export 1a2b -o docs.patch -- docs
   brig task export 1a2b --bundle -o work.bundle && git fetch work.bundle 'refs/heads/*:refs/heads/agent/*'
 
 A bundle has the commits that the repository did not have, each object checked; nothing of the agent's configuration or hooks is in it.")]
 pub(super) struct ExportArguments {
     /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,
-    /// The changed files, for `git apply`, binary ones whole
-    #[arg(long, required_unless_present = "bundle", conflicts_with = "bundle")]
+    /// The changed files, for `git apply`, binary ones whole [default]
+    #[arg(long, conflicts_with = "bundle")]
     patch: bool,
     /// The commits, for `git fetch FILE`
     #[arg(long)]

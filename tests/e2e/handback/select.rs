@@ -18,7 +18,7 @@ fn only_the_given_paths_are_shown_exported_and_applied_and_the_rest_later() {
     assert_eq!(diff.succeeded().stdout.matches("diff --git").count(), 1, "{diff:#?}");
     assert!(diff.stdout.contains("b/new/deep/n"), "{diff:#?}");
     assert!(diff.stderr.contains("3 other changes are not in the patch"), "{diff:#?}");
-    let export = lab.brig(["task", "export", &id, "--patch", "--exclude", "new", "--exclude", "gone"]);
+    let export = lab.brig(["task", "export", &id, "--exclude", "new", "--exclude", "gone"]);
     assert_eq!(export.succeeded().stdout.matches("diff --git").count(), 2, "{export:#?}");
 
     // A new file comes with its folders.
