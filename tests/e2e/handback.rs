@@ -325,6 +325,41 @@ fn many_names_of_one_file_are_one_file_in_the_store_and_in_the_folder() {
 }
 
 #[test]
+fn a_renamed_folder_leaves_its_ignored_files_behind() {
+    let lab = Lab::new();
+    let folder = lab.path().join("project");
+    std::fs::create_dir_all(folder.join("src/cache/deep")).unwrap();
+    std::fs::create_dir(folder.join(".git")).unwrap();
+    for (name, text) in [(".gitignore", "cache\n"), ("src/a", "a"), ("src/cache/deep/b", "b")] {
+        std::fs::write(folder.join(name), text).unwrap();
+    }
+    let run = lab.task().args(["--dir".as_ref(), folder.as_os_str()]).sh("mv src lib");
+    run.ended_as("succeeded", 0);
+    lab.brig(["task", "apply", "@"]).succeeded();
+    assert!(folder.join("lib/a").exists() && !folder.join("src/a").exists() && !folder.join("lib/cache").exists());
+    assert!(folder.join("src/cache/deep/b").exists());
+}
+
+#[test]
+fn a_signal_during_an_apply_leaves_the_tree_as_it_was() {
+    let lab = Lab::new();
+    let folder = lab.path().join("project");
+    std::fs::create_dir(&folder).unwrap();
+    (0..4000).for_each(|number| std::fs::write(folder.join(format!("f{number}")), "old").unwrap());
+    let run = lab.task().args(["--dir".as_ref(), folder.as_os_str()]).sh("for f in f*; do echo new >$f; done");
+    run.ended_as("succeeded", 0);
+    let apply = lab.start(["task", "apply", "@"]);
+    let staging = folder.join(".brig-apply");
+    crate::support::eventually("files are staged", || staging.join("new-100").exists());
+    apply.signal(rustix::process::Signal::INT);
+    apply.finish().refused(125, &["a signal ended it"]);
+    assert!(!staging.exists());
+    assert!((0..4000).all(|number| std::fs::read(folder.join(format!("f{number}"))).unwrap() == b"old"));
+    lab.brig(["task", "apply", "@"]).succeeded();
+    assert_eq!(std::fs::read(folder.join("f7")).unwrap(), b"new\n");
+}
+
+#[test]
 fn what_git_ignores_stays_out_of_changes_and_store_and_comes_out_when_named() {
     let lab = Lab::new();
     let folder = repository(&lab);

@@ -47,7 +47,7 @@ pub(super) fn export(store: &Store, arguments: &ExportArguments) -> Result<ExitC
     }
     if arguments.bundle && !arguments.paths.is_all() {
         return Err(Error::new(Kind::Usage, "paths and `--exclude` select files; a bundle has whole commits")
-            .hint("export the files with --patch, or leave the paths out"));
+            .hint("leave out --bundle for a patch of these files, or leave out the paths"));
     }
     brig::task::reap(store)?;
     let id = store.find(&arguments.id)?;

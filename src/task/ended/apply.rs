@@ -7,6 +7,7 @@ use crate::task::output::changes::{self, Binary, Change, Changes, DiffOptions, S
 use crate::task::output::handback::{ChangeSet, LISTED, leave_result_out, open_tree};
 use crate::task::store::Store;
 use serde::Serialize;
+use std::collections::HashMap;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -101,6 +102,7 @@ pub fn changed_paths(store: &Store, id: &str, include_git: bool, selection: &Sel
     let (mut changes, _) = load(store, id)?;
     // Judge before selecting: whether a file could run depends on its neighbours.
     let runnable = changes::runnable(&changes);
+    let runnable: HashMap<_, _> = runnable.iter().map(|each| (&each.path, each.why)).collect();
     selection.apply(&mut changes)?;
     let row = |entry: &changes::Entry| ChangedPath {
         change: match entry.change() {
@@ -109,7 +111,7 @@ pub fn changed_paths(store: &Store, id: &str, include_git: bool, selection: &Sel
             Change::Deleted => "deleted",
         },
         path: entry.path.to_string(),
-        runnable: runnable.iter().find(|each| each.path == entry.path).map(|each| each.why),
+        runnable: runnable.get(&entry.path).copied(),
     };
     Ok(changes.entries.iter().filter(|entry| include_git || !entry.path.is_in_git()).map(row).collect())
 }

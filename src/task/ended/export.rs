@@ -7,6 +7,7 @@ use crate::sandbox::Limits;
 use crate::task::git::{self, Budget, GitJob, GitOptions, Head, Work};
 use crate::task::output::changes::{Changes, is_off};
 use crate::task::output::handback::ChangeSet;
+use crate::task::records::receipt::Receipt;
 use crate::task::redact::Redactor;
 use crate::task::store::Store;
 use serde::Serialize;
@@ -24,20 +25,37 @@ pub struct Exported {
     pub branch: String,
 }
 
+/// Of an ended task, held against concurrent removal, export or push.
+pub(super) const EXPORT_LOCK: &str = "export.lock";
+
+/// The last commit of the attempt, and its branch. A user may have moved the folder's HEAD since: what the receipt has
+/// is not looked up again.
+pub(super) fn work_of(receipt: &Receipt, handback: &ChangeSet, base: &Path) -> Result<Head> {
+    let head = head_of(handback, base);
+    let Some(commit) = receipt.commit_out.clone() else { return head };
+    if let Ok(head) = head
+        && head.commit == commit
+    {
+        return Ok(head);
+    }
+    let Some(path) = &handback.path else { return Ok(Head { commit, branch: None }) };
+    let changes = Changes::load(&path.join("changes.json"))?;
+    Ok(Head { branch: git::branch_at((&changes, path), &commit), commit })
+}
+
 pub(crate) fn head_of(handback: &ChangeSet, base: &Path) -> Result<Head> {
     let Some(path) = &handback.path else { return git::head(None, base) };
     let changes = Changes::load(&path.join("changes.json"))?;
     git::head(Some((&changes, path)), base)
 }
 
-/// The first and last commit; `None` without a commit or a repository.
-pub(crate) fn commits_of(handback: &ChangeSet, folder: &Path) -> Option<(String, String)> {
-    if !folder.join(".git/HEAD").exists() {
-        return None;
-    }
-    let before = git::head(None, folder).ok()?.commit;
-    let after = head_of(handback, folder).ok()?.commit;
-    (before != after).then_some((before, after))
+/// The first and last commit; `None` without a commit. `start` is the folder's HEAD when the sandbox began: a user may
+/// move it meanwhile.
+pub(crate) fn commits_of(handback: &ChangeSet, folder: &Path, start: Head) -> Option<(String, String)> {
+    let path = handback.path.as_ref()?;
+    let changes = Changes::load(&path.join("changes.json")).ok()?;
+    let after = git::head_since(&start, (&changes, path), folder).ok()?.commit;
+    (start.commit != after).then_some((start.commit, after))
 }
 
 /// `None` if the base has all commits.
@@ -81,7 +99,7 @@ pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
         );
     };
     let pinned = &hold_base(store, id, &base).doing(step)?;
-    let head = head_of(changes, &pinned.path(&base)).doing(step)?;
+    let head = work_of(&receipt, changes, &pinned.path(&base)).doing(step)?;
     let branch = head.branch.filter(|name| git::is_branch(name)).unwrap_or_else(|| format!("brig/{id}"));
     let options = GitOptions::default();
     let redactor = Redactor::new();
@@ -103,7 +121,7 @@ pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
         control: &RefCell::default(), // the task has ended
     };
     // Against concurrent removal or export.
-    let _lock = crate::files::Lock::wait(&store.task(id).join("export.lock"))?;
+    let _lock = crate::files::Lock::wait(&store.task(id).join(EXPORT_LOCK))?;
     let _alive = store.begin(id)?;
     match bundle_of(&errand, changes, (&base, commit_in), &head.commit, &branch).doing(step)? {
         Some(path) => Ok(Exported { path, commit: head.commit, branch }),

@@ -1,10 +1,11 @@
 //! Removes old tasks by age, number and size. A store without room refuses new tasks.
 
+use super::export::EXPORT_LOCK;
 use super::filter::Filter;
 use super::keep::{IMAGE, needed_base};
 use super::reconcile::reap_one;
 use crate::error::{Context, Error, Kind, Result};
-use crate::files;
+use crate::files::{self, Attempt, Lock};
 use crate::sandbox::{CHECKPOINTS, size};
 use crate::task::git::remove_unused;
 use crate::task::store::{Status, Store};
@@ -115,6 +116,12 @@ impl Store {
         if self.status(id)? == Status::Running {
             return Err(Error::new(Kind::State, format!("the task `{id}` is running"))
                 .hint(format!("end it first: brig task stop {id}")));
+        }
+        // Its push or its export reads the task's files.
+        let lock = Lock::attempt(&self.task(id).join(EXPORT_LOCK));
+        if matches!(lock, Ok(Attempt::Held)) {
+            return Err(Error::new(Kind::State, format!("commits of the task `{id}` are being pushed or exported"))
+                .hint("wait until that has ended"));
         }
         let name = self.record(id).ok().and_then(|record| record.name);
         // A crash leaves no visible half of a task.

@@ -3,7 +3,7 @@
 //! The steps are those at the end of a task: commits are copied by id into a checked bundle, which a courier pushes. A
 //! push is fast-forward only, so it may be repeated.
 
-use super::export::{bundle_of, head_of, hold_base};
+use super::export::{EXPORT_LOCK, bundle_of, hold_base, work_of};
 use super::keep::unchanged_profile;
 use crate::error::{Error, Kind, Result, Step};
 use crate::sandbox::Limits;
@@ -70,7 +70,7 @@ pub fn push_commits(store: &Store, id: &str, to: Option<&str>, flags: &GivenFlag
         return nothing("the checkout or the folder that it began with is gone", "see `brig task diff ID`");
     };
     pinned.extend(hold_base(store, id, &base).doing(step)?);
-    let head = head_of(changes, &pinned.path(&base)).doing(step)?;
+    let head = work_of(&receipt, changes, &pinned.path(&base)).doing(step)?;
     let remote = plan::remote(&definition)?.ok_or_else(|| Error::new(Kind::Internal, "no remote"))?;
     let identity = match (&remote, &record.workspace) {
         (Remote::Local(_), WorkspaceSource::Repository { .. }) => record.folder.map(FolderIdentity::numbers),
@@ -93,7 +93,7 @@ pub fn push_commits(store: &Store, id: &str, to: Option<&str>, flags: &GivenFlag
         control: &RefCell::default(), // the task has ended
     };
     // Against concurrent removal, export or push.
-    let _lock = crate::files::Lock::wait(&store.task(id).join("export.lock"))?;
+    let _lock = crate::files::Lock::wait(&store.task(id).join(EXPORT_LOCK))?;
     // After a kill the next command reaps the couriers.
     let _alive = store.begin(id)?;
     let mut push = Push::failed(&wanted.branch);

@@ -15,6 +15,8 @@ pub(crate) struct Head {
 
 struct Layers<'run> {
     changes: Option<(&'run Changes, PathBuf)>,
+    /// What the base's HEAD was. The base itself may have another one by now.
+    start: Option<&'run Head>,
     base: PathBuf,
 }
 
@@ -29,9 +31,25 @@ pub(super) fn is_id(word: &[u8]) -> bool {
 }
 
 pub(crate) fn head(changes: Option<(&Changes, &Path)>, base: &Path) -> Result<Head> {
-    let layers =
-        Layers { changes: changes.map(|(changes, path)| (changes, path.join("files"))), base: base.to_owned() };
+    let changes = changes.map(|(changes, path)| (changes, path.join("files")));
+    Layers { changes, start: None, base: base.to_owned() }.head().doing(|| "find the commit of the workspace")
+}
+
+/// The same, where the base's HEAD was `start` when the changes began.
+pub(crate) fn head_since(start: &Head, (changes, path): (&Changes, &Path), base: &Path) -> Result<Head> {
+    let layers = Layers { changes: Some((changes, path.join("files"))), start: Some(start), base: base.to_owned() };
     layers.head().doing(|| "find the commit of the workspace")
+}
+
+/// A branch that the changes set to a commit.
+pub(crate) fn branch_at((changes, path): (&Changes, &Path), commit: &str) -> Option<String> {
+    let copies = path.join("files");
+    changes.entries.iter().find_map(|entry| {
+        let name = std::str::from_utf8(entry.path.as_bytes()).ok()?;
+        let branch = name.strip_prefix(".git/refs/heads/")?;
+        let is_file = matches!(entry.now, Some(Node::File { .. }));
+        (is_file && text(&copies.join(name)).ok()?.trim() == commit).then(|| branch.to_owned())
+    })
 }
 
 impl Layers<'_> {
@@ -57,17 +75,26 @@ impl Layers<'_> {
 
     /// From its file or from the packed references.
     fn reference(&self, name: &str) -> Result<Option<String>> {
-        if let Some(text) = self.read(name)? {
+        let changed = self.changed(name)?;
+        if let Some(Some(text)) = changed {
             return Ok(Some(text));
         }
-        let Some(packed) = self.read("packed-refs")? else { return Ok(None) };
-        Ok(packed.lines().find_map(|line| {
-            let (id, found) = line.split_once(' ')?;
-            (found == name).then(|| id.to_owned())
-        }))
+        let packed = self.changed("packed-refs")?;
+        if changed.is_none() {
+            let file = self.of_base(name)?;
+            // A reference without a file may have been changed and packed again.
+            let repacked = packed.iter().flatten().find_map(|text| packed_line(text, name)).filter(|_| file.is_none());
+            let known = repacked.or_else(|| self.start?.text_of(name)).or(file);
+            if known.is_some() {
+                return Ok(known);
+            }
+        }
+        let packed = packed.map_or_else(|| self.of_base("packed-refs"), Ok)?;
+        Ok(packed.and_then(|text| packed_line(&text, name)))
     }
 
-    fn read(&self, name: &str) -> Result<Option<String>> {
+    /// `None` if the changes do not have it, `Some(None)` if they remove it.
+    fn changed(&self, name: &str) -> Result<Option<Option<String>>> {
         let path = format!(".git/{name}");
         if let Some((changes, copies)) = &self.changes {
             for entry in &changes.entries {
@@ -75,27 +102,51 @@ impl Layers<'_> {
                 let above = path.as_bytes().strip_prefix(entry_path).is_some_and(|rest| rest.starts_with(b"/"));
                 if entry_path == path.as_bytes() {
                     return match &entry.now {
-                        None => Ok(None),
-                        Some(Node::File { .. }) => text(&copies.join(&path)).map(Some),
+                        None => Ok(Some(None)),
+                        Some(Node::File { .. }) => text(&copies.join(&path)).map(|text| Some(Some(text))),
                         Some(_) => Err(wrong(&format!("`{path}` is not a file any more"))),
                     };
                 }
                 // The agent removed or replaced a folder above.
                 if above && !matches!(entry.now, Some(Node::Directory { .. })) {
                     return if entry.now.is_none() {
-                        Ok(None)
+                        Ok(Some(None))
                     } else {
                         Err(wrong(&format!("`{}` is not a folder", entry.path)))
                     };
                 }
             }
         }
-        let path = self.base.join(&path);
+        Ok(None)
+    }
+
+    fn of_base(&self, name: &str) -> Result<Option<String>> {
+        let path = self.base.join(".git").join(name);
         match std::fs::symlink_metadata(&path) {
             Ok(status) if status.is_file() => text(&path).map(Some),
             _ => Ok(None),
         }
     }
+}
+
+impl Head {
+    /// The text of HEAD, and of the branch that it names.
+    fn text_of(&self, name: &str) -> Option<String> {
+        let branch = self.branch.as_ref().map(|branch| format!("refs/heads/{branch}"));
+        match (name, branch) {
+            ("HEAD", Some(branch)) => Some(format!("ref: {branch}")),
+            ("HEAD", None) => Some(self.commit.clone()),
+            (name, Some(branch)) => (name == branch).then(|| self.commit.clone()),
+            _ => None,
+        }
+    }
+}
+
+fn packed_line(text: &str, name: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        let (id, found) = line.split_once(' ')?;
+        (found == name).then(|| id.to_owned())
+    })
 }
 
 fn text(path: &Path) -> Result<String> {
@@ -118,6 +169,9 @@ fn is_reference(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::output::changes::Entry;
+    use crate::task::output::changes::copy::Digest;
+    use crate::task::output::changes::path::TreePath;
 
     const ID: &str = "0123456789012345678901234567890123456789";
 
@@ -155,5 +209,38 @@ mod tests {
         std::fs::create_dir_all(linked.path().join(".git/refs/heads")).unwrap();
         std::os::unix::fs::symlink("/etc/hostname", linked.path().join(".git/refs/heads/main")).unwrap();
         assert!(head(None, linked.path()).is_err());
+    }
+
+    #[test]
+    fn a_head_since_the_start_ignores_what_the_base_became() {
+        const LATER: &str = "1123456789012345678901234567890123456789";
+        let start = |branch: Option<&str>| Head { commit: ID.into(), branch: branch.map(str::to_owned) };
+        let moved = base(&[("HEAD", "ref: refs/heads/own\n"), ("refs/heads/own", LATER), ("refs/heads/main", LATER)]);
+        let check = |start: Head, changed: &[(&str, &str)], expected: (&str, Option<&str>)| {
+            let copies = tempfile::tempdir().unwrap();
+            let mut changes = Changes::default();
+            for (name, text) in changed {
+                let name = format!(".git/{name}");
+                let path = copies.path().join("files").join(&name);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, text).unwrap();
+                let now = Some(Node::File { mode: 0o644, size: 0, sha256: Digest([0; 32]) });
+                let path = TreePath::new(name.as_bytes()).unwrap();
+                changes.entries.push(Entry { path, now, base: None, base_is_newer: false });
+            }
+            let found = head_since(&start, (&changes, copies.path()), moved.path()).unwrap();
+            assert_eq!((found.commit.as_str(), found.branch.as_deref()), expected, "{changed:?}");
+            let branch = branch_at((&changes, copies.path()), LATER);
+            assert_eq!(branch.is_some(), changed.iter().any(|(name, text)| name.starts_with("refs") && *text == LATER));
+        };
+        check(start(Some("main")), &[], (ID, Some("main")));
+        check(start(None), &[], (ID, None));
+        check(start(Some("main")), &[("refs/heads/main", LATER)], (LATER, Some("main")));
+        let topic = [("HEAD", "ref: refs/heads/topic"), ("refs/heads/topic", LATER)];
+        check(start(Some("main")), &topic, (LATER, Some("topic")));
+        // It was packed, changed, and packed again.
+        let packed = format!("{LATER} refs/heads/packed\n");
+        check(start(Some("packed")), &[("packed-refs", &packed)], (LATER, Some("packed")));
+        check(start(Some("main")), &[("packed-refs", &packed)], (ID, Some("main")));
     }
 }

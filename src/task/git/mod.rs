@@ -29,7 +29,7 @@ pub(super) use budget::Budget;
 pub(super) use bundle::{DIRECTORY as COMMITS, Work, bundle};
 pub(super) use bundle::{ObjectStore, read_blobs};
 pub use elsewhere::Elsewhere;
-pub(super) use head::{Head, head};
+pub(super) use head::{Head, branch_at, head, head_since};
 pub(super) use push::push;
 pub use push::{Push, PushState};
 pub(super) use reach::own_known_hosts;

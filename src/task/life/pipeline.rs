@@ -30,7 +30,7 @@ use crate::sandbox::{Control, Ledger, Outcome, Progress, Report, Starter, Worksp
 use crate::task::definition::Definition;
 use crate::task::definition::naming::Naming;
 use crate::task::ended::reconcile::{self, reap_at_start};
-use crate::task::git::{Base, Budget};
+use crate::task::git::{Base, Budget, Head};
 use crate::task::output::folder_snapshot::SnapshotInSteps;
 use crate::task::records::event::Writer;
 use crate::task::records::forward;
@@ -134,6 +134,8 @@ struct Attempt<'run> {
     report: Option<Report>,
     writer: Option<Writer>,
     base: Option<Base>,
+    /// A folder's HEAD when the sandbox began.
+    start: Option<Head>,
     /// Files of a folder at the start.
     snapshot: Option<SnapshotInSteps>,
     couriers: RefCell<Option<Ledger>>,
@@ -162,6 +164,7 @@ impl<'run> Attempt<'run> {
             report: None,
             writer: None,
             base: None,
+            start: None,
             snapshot: None,
             couriers: RefCell::default(),
             budget: Budget::new(&request.definition.sandbox.limits),

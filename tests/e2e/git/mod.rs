@@ -267,6 +267,46 @@ fn commits_in_a_folder_are_exported_and_apply_names_them() {
 }
 
 #[test]
+fn commits_of_a_folder_are_the_agents_also_when_the_user_moves_its_head() {
+    let lab = Lab::new();
+    let remote = bare(&lab);
+    let seed = lab.path().join("seed");
+    let task = lab.task().args(["--dir".as_ref(), seed.as_os_str()]).start_sh(&format!(
+        "git config --global user.name a; git config --global user.email a@b; git config --global safe.directory '*'; {COMMIT}; echo ready; sleep 1"
+    ));
+    task.wait_for("ready");
+    let private = "git checkout -qb private; git -c user.name=a -c user.email=a@b commit -q --allow-empty -m private";
+    host(&seed, private);
+    let run = task.finish();
+    run.ended_as("succeeded", 0);
+    let id = lab.ids().pop().unwrap();
+    let receipt = run.receipt();
+    assert_eq!(receipt["commit_in"], host(&seed, "git rev-parse main"));
+    let ours = receipt["commit_out"].as_str().unwrap();
+    let file = lab.path().join("out.bundle");
+    lab.brig(["task", "export", &id, "--bundle", "-o", file.to_str().unwrap()]).succeeded();
+    assert_eq!(host(&seed, "git bundle list-heads ../out.bundle"), format!("{ours} refs/heads/main"));
+    let push = ["task", "push", &id, "--push-to", remote.to_str().unwrap(), "--push-branch", "agent/fix"];
+    lab.brig(push).succeeded();
+    assert_eq!(host(&remote, "git rev-parse agent/fix"), ours);
+    assert_eq!(host(&remote, "git log --format=%s agent/fix | grep -c private || true"), "0");
+}
+
+#[test]
+fn a_task_whose_commits_are_handed_out_is_not_removed() {
+    let lab = Lab::new();
+    let remote = bare(&lab);
+    task(&lab, &remote, &[], COMMIT).ended_as("succeeded", 0);
+    let id = lab.ids().pop().unwrap();
+    lab.brig(["task", "export", &id, "--bundle", "-o", lab.path().join("a").to_str().unwrap()]).succeeded();
+    let lock = std::fs::File::open(lab.store().join("tasks").join(&id).join("export.lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    lab.brig(["task", "rm", &id]).refused(125, &["are being pushed or exported"]);
+    drop(lock);
+    lab.brig(["task", "rm", &id]).succeeded();
+}
+
+#[test]
 fn commits_of_a_folder_are_not_exported_over_another_of_its_name() {
     let lab = Lab::new();
     bare(&lab);

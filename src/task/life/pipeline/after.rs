@@ -114,7 +114,8 @@ impl Attempt<'_> {
         if !is_same && !self.request.pinned.has(folder) {
             return; // another folder has its name now
         }
-        if let Some((before, after)) = export::commits_of(changes, &held) {
+        let Some(start) = self.start.take() else { return };
+        if let Some((before, after)) = export::commits_of(changes, &held, start) {
             (self.course.commit_in, self.course.commit_out) = (Some(before), Some(after));
         }
     }

@@ -4,6 +4,8 @@ use super::collect::Collector;
 use super::{Attempt, stopped};
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::{self, Audience, Backend, HostPaths, Options, Outcome, Remains, Report, Site};
+use crate::task::definition::WorkspaceSource;
+use crate::task::git;
 use crate::task::life::Watcher;
 use crate::task::life::log::{Log, LogOptions};
 use std::time::SystemTime;
@@ -11,6 +13,9 @@ use std::time::SystemTime;
 impl Attempt<'_> {
     pub(super) fn run_sandbox(&mut self, watcher: &mut dyn Watcher) -> Result<(), Box<Report>> {
         let options = self.sandbox_options();
+        if let WorkspaceSource::Directory(folder) = &self.request.definition.workspace {
+            self.start = git::head(None, &self.request.pinned.path(folder)).ok();
+        }
         let report = self.supervise(&options, watcher).map_err(|error| stopped(Outcome::StartFailed, error))?;
         self.note_commits();
         self.budget.count(&report.usage);

@@ -13,12 +13,15 @@ use super::store::Store;
 use super::tree::{self, name_path};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::Names;
+use crate::sandbox::Signals;
+use nix::sys::signal::SigSet;
 use rustix::fs::{
     AtFlags, Mode, RenameFlags, fchmod, fchown, fstat, linkat, mkdirat, renameat_with, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -39,8 +42,16 @@ enum Undo<'a> {
     Mode { path: &'a TreePath, mode: u32 },
 }
 
-/// Carries out the plan, or leaves the target as it was.
+/// Carries out the plan, or leaves the target as it was, also after a signal.
 pub(super) fn commit<'a>(plan: &Plan<'a>, store: &Store, target: BorrowedFd<'_>) -> Result<()> {
+    let step = || "watch for signals";
+    let mask = SigSet::thread_get_mask().failing(Kind::Internal, step)?;
+    let done = Signals::take().and_then(|signals| commit_watched(plan, store, target, &signals));
+    mask.thread_set_mask().failing(Kind::Internal, step)?;
+    done
+}
+
+fn commit_watched<'a>(plan: &Plan<'a>, store: &Store, target: BorrowedFd<'_>, signals: &Signals) -> Result<()> {
     let step = || format!("make `{STAGING}` in the target");
     match mkdirat(target, STAGING, Mode::RWXU) {
         Err(Errno::EXIST) => {
@@ -54,8 +65,15 @@ pub(super) fn commit<'a>(plan: &Plan<'a>, store: &Store, target: BorrowedFd<'_>)
     let root = rustix::fs::fstat(target).failing(Kind::Workspace, || "read the owner of the target");
     let outcome = match (opened, root) {
         (Ok(staging), Ok(root)) => {
-            let mut work =
-                Work { target, staging, undo: Vec::new(), links: HashMap::new(), owner: (root.st_uid, root.st_gid) };
+            let mut work = Work {
+                target,
+                staging,
+                signals,
+                undo: Vec::new(),
+                list: None,
+                links: HashMap::new(),
+                owner: (root.st_uid, root.st_gid),
+            };
             let done = work.stage(plan, store).and_then(|()| work.carry_out(plan));
             match done {
                 Ok(()) => Ok(()),
@@ -74,7 +92,10 @@ pub(super) fn commit<'a>(plan: &Plan<'a>, store: &Store, target: BorrowedFd<'_>)
 struct Work<'a, 'b> {
     target: BorrowedFd<'b>,
     staging: OwnedFd,
+    signals: &'b Signals,
     undo: Vec<Undo<'a>>,
+    /// The open file [`LIST`].
+    list: Option<File>,
     /// The staged name of each copy with several names.
     links: HashMap<Linked, String>,
     /// As root, the target's owner owns new files.
@@ -93,21 +114,34 @@ fn old_name(index: usize) -> String {
 }
 
 impl<'a> Work<'a, '_> {
-    /// Also writes the list of files to be replaced.
+    /// Also begins the list of what was there.
     fn stage(&mut self, plan: &Plan<'a>, store: &Store) -> Result<()> {
         for (index, put) in plan.contents.iter().enumerate() {
+            self.check_signals()?;
             self.stage_one(&new_name(index), put, store).doing(|| format!("write `{}`", put.path))?;
         }
         let mut list = String::new();
         for (index, removal) in plan.removals.iter().enumerate() {
             list += &format!("{} was {}\n", old_name(index), removal.path);
         }
-        for (index, put) in plan.contents.iter().enumerate().filter(|(_, put)| put.replaces.is_some()) {
-            list += &format!("{} was {}\n", new_name(index), put.path);
+        let step = || "write the list";
+        let mut file = tree::create(self.staging.as_fd(), LIST.as_bytes(), 0o600).failing(Kind::Disk, step)?;
+        file.write_all(list.as_bytes()).failing(Kind::Disk, step)?;
+        self.list = Some(file);
+        Ok(())
+    }
+
+    fn check_signals(&self) -> Result<()> {
+        match self.signals.wants_end() {
+            true => Err(Error::new(Kind::State, "a signal ended it").hint("run the same command again")),
+            false => Ok(()),
         }
-        let mut file =
-            tree::create(self.staging.as_fd(), LIST.as_bytes(), 0o600).failing(Kind::Disk, || "write the list")?;
-        file.write_all(list.as_bytes()).failing(Kind::Disk, || "write the list")
+    }
+
+    /// Before an exchange the staged file is the new one, so each line comes after it.
+    fn add_to_list(&mut self, staged: &str, path: &TreePath) -> Result<()> {
+        let Some(list) = &mut self.list else { return Ok(()) };
+        list.write_all(format!("{staged} was {path}\n").as_bytes()).failing(Kind::Disk, || "write the list")
     }
 
     fn stage_one(&mut self, name: &str, put: &PlannedWrite<'_>, store: &Store) -> Result<()> {
@@ -161,12 +195,14 @@ impl<'a> Work<'a, '_> {
 
     fn carry_out(&mut self, plan: &Plan<'a>) -> Result<()> {
         for (index, removal) in plan.removals.iter().enumerate() {
+            self.check_signals()?;
             self.remove(&old_name(index), removal).doing(|| format!("remove `{}`", removal.path))?;
         }
         for (path, mode) in &plan.directories {
             self.make(path, *mode).doing(|| format!("make the directory `{path}`"))?;
         }
         for (index, put) in plan.contents.iter().enumerate() {
+            self.check_signals()?;
             self.put(new_name(index), put).doing(|| format!("put `{}` in place", put.path))?;
         }
         for (path, mode) in &plan.modes {
@@ -220,6 +256,7 @@ impl<'a> Work<'a, '_> {
         match renameat_with(&self.staging, &new, &parent, name_path(path.name()), RenameFlags::EXCHANGE) {
             Ok(()) => {
                 self.undo.push(Undo::Exchange { staged: new.clone(), path });
+                self.add_to_list(&new, path)?;
                 self.is_as_seen(&new, seen)
             }
             // Without RENAME_EXCHANGE: two steps, and for a moment the file is missing.
@@ -228,6 +265,7 @@ impl<'a> Work<'a, '_> {
                 move_to(parent.as_fd(), path.name(), self.staging.as_fd(), old.as_bytes())
                     .failing(Kind::State, || "move it away")?;
                 self.undo.push(Undo::Restore { staged: old.clone(), path });
+                self.add_to_list(&old, path)?;
                 self.is_as_seen(&old, seen)?;
                 move_to(self.staging.as_fd(), new.as_bytes(), parent.as_fd(), path.name())
                     .failing(Kind::State, || "move it there")?;

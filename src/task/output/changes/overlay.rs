@@ -108,11 +108,11 @@ impl HiddenNames<'_> {
     }
 }
 
-/// Folders of the base with hidden files. The agent may have deleted them, and they are not empty.
+/// Folders of the base with files that the changes leave out. The agent may have deleted them; they stay.
 #[derive(Debug, Default)]
-pub(super) struct AboveHidden(HashSet<TreePath>);
+pub(super) struct KeptFolders(HashSet<TreePath>);
 
-impl AboveHidden {
+impl KeptFolders {
     pub(super) fn keep(&mut self, path: &TreePath, base: Option<&Stat>) {
         let mut above = base.and_then(|_| path.parent());
         while let Some(folder) = above {

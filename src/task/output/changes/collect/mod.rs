@@ -10,8 +10,8 @@ use super::copy::{self, Digest};
 use super::ignored::{Repository, Rules};
 use super::index::{Above, Worktree};
 use super::keep_bases;
-use super::overlay::{AboveHidden, HiddenNames};
 use super::overlay::{Directory, Form};
+use super::overlay::{HiddenNames, KeptFolders};
 use super::path::{Raw, TreePath};
 use super::record::{Base, Changes, Entry, Node, Reason};
 use super::snapshot;
@@ -67,11 +67,11 @@ pub(crate) fn collect(workspace: Workspace<'_>, into: &Path, limits: &Limits) ->
         skipped_left: limits.skipped_bytes,
         is_full: false,
         repository: Repository::default(),
-        above_hidden: AboveHidden::default(),
+        kept_folders: KeptFolders::default(),
         changes: Changes { complete: true, ..Changes::default() },
     };
     walk.run().map_err(|error| error.doing(step()))?;
-    walk.above_hidden.leave_out(&mut walk.changes);
+    walk.kept_folders.leave_out(&mut walk.changes);
     walk.changes.entries.sort_unstable_by(|one, other| one.path.cmp(&other.path));
     if let Some(lower) = walk.workspace.lower {
         let left = limits.base_bytes.min(limits.disk_bytes - walk.stored);
@@ -143,7 +143,7 @@ struct Walk<'a> {
     /// The record is full: the walk ends.
     is_full: bool,
     repository: Repository<'a>,
-    above_hidden: AboveHidden,
+    kept_folders: KeptFolders,
     changes: Changes,
 }
 
@@ -254,13 +254,14 @@ impl Walk<'_> {
         let is_directory = |status: &Stat| tree::file_type(status) == FileType::Directory;
         if self.hides(&path, [now.as_ref(), base.as_ref()]) {
             // A file of the agent's under a hidden name would be compared with the hidden one.
-            self.above_hidden.keep(&path, base.as_ref());
+            self.kept_folders.keep(&path, base.as_ref());
             let is_new = now.is_some_and(|now| !self.workspace.form.is_whiteout(&now));
             return Ok(if is_new { self.leave_out(&path, Reason::Hidden, None) } else { None });
         }
         let shown = now.as_ref().filter(|now| !self.workspace.form.is_whiteout(now)).or(base.as_ref());
         let is_ignored = self.is_ignored(frame, &path, shown.is_some_and(is_directory));
         if is_ignored && !self.repository.tracked.as_ref().map_or(base.is_some(), |tracked| tracked.has(&path)) {
+            self.kept_folders.keep(&path, base.as_ref());
             self.changes.ignore(path);
             return Ok(None);
         }
