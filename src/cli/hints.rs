@@ -9,7 +9,7 @@ const VERBS: [(&str, &str); 27] = [
     ("diff", "`brig task diff ID`"),
     ("history", "`brig image inspect NAME` lists the layers of an image"),
     ("images", "`brig image ls`"),
-    ("import", "`brig image import FILE`"),
+    ("import", "`brig image import FILE NAME`"),
     ("info", "`brig doctor`"),
     ("inspect", "`brig task show ID`, or `brig image inspect NAME`"),
     ("load", "`brig image load FILE`"),

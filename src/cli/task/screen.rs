@@ -135,6 +135,14 @@ impl Screen {
 /// Letters of a line about the progress: a longer one would be two lines, of which only the last is written over.
 const LINE: usize = 70;
 
+impl Screen {
+    fn tell_line(&self, line: &str) {
+        // Our terminal is raw while the command has one: a line needs its carriage return.
+        let (before, after) = if self.terminal { ("\r\x1b[K", "\r") } else { ("", "") };
+        tell!("{before}brig: {}{after}", output::escaped(line));
+    }
+}
+
 impl Watcher for Screen {
     fn is_foreground(&self) -> bool {
         true
@@ -148,7 +156,7 @@ impl Watcher for Screen {
     }
 
     fn note(&mut self, text: &str) {
-        tell!("brig: note: {}", output::escaped(text));
+        self.tell_line(&format!("note: {text}"));
     }
 
     fn hint(&mut self, text: &str) {
@@ -169,9 +177,7 @@ impl Watcher for Screen {
     fn refused(&mut self, row: &Row) {
         let line = self.refusals.as_mut().and_then(|refusals| refusals.line(row, &self.id, Instant::now()));
         if let Some(line) = line {
-            // Our terminal is raw while the command has one: a line needs its carriage return.
-            let (before, after) = if self.terminal { ("\r\x1b[K", "\r") } else { ("", "") };
-            tell!("{before}brig: {}{after}", output::escaped(&line));
+            self.tell_line(&line);
         }
     }
 

@@ -255,7 +255,7 @@ pub(super) static ROWS: &[Setting] = &[
         .help("Give the command no terminal"),
     row("--keep", "", "", Switch(true), Free, |it, _| keep(it, Keep::Always)).excludes(&["--keep-on-failure"])
         .group(RESULTS)
-        .help("Keep the workspace: `brig task resume` and `fork` go on from it; not with --image"),
+        .help("Keep the workspace: `brig task resume` and `fork` go on from it"),
     row("--keep-on-failure", "", "", Switch(true), Free, |it, _| keep(it, Keep::OnFailure))
         .group(RESULTS)
         .help("Keep the workspace unless the task succeeds"),
