@@ -99,8 +99,8 @@ fn not_frozen(directory: &Directory) -> Error {
         .hint("try again when the container's processes no longer wait for a device or a remote file system")
 }
 
-/// `false` after `limit`. The kernel announces each change of the file (cgroup-v2.rst, "\[Un\]populated Notification"). A
-/// removed group has no process: systemd removes a scope's group as soon as it is empty.
+/// `false` after `limit`. The kernel announces each change of the file (cgroup-v2.rst, "\[Un\]populated Notification").
+/// A removed group has no process: systemd removes a scope's group as soon as it is empty.
 pub(super) fn wait_for(directory: &Directory, line: &str, limit: Duration) -> Result<bool> {
     let step = || format!("wait for `{line}` in `{}`", directory.path().join("cgroup.events").display());
     let file = match directory.reader("cgroup.events") {

@@ -28,11 +28,6 @@ pub(super) fn json_error(code: &str, message: &str, hint: Option<&str>) {
     json(&serde_json::json!({ "error": { "code": code, "message": message, "hint": hint } }));
 }
 
-/// A number with its noun: "1 file", "2 files".
-pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
-}
-
 /// One JSON document.
 pub(super) fn json<T: Serialize>(value: &T) {
     match serde_json::to_string_pretty(value) {

@@ -40,6 +40,13 @@ pub struct Row {
     pub last: String,
 }
 
+impl Row {
+    /// How often, for the end of a text: " (3 times)", and nothing for once.
+    pub fn times(&self) -> String {
+        if self.count > 1 { format!(" ({} times)", self.count) } else { String::new() }
+    }
+}
+
 /// The whole account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {

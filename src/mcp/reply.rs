@@ -78,8 +78,7 @@ impl Reply {
 }
 
 pub(super) fn refused_line(row: &Row, remedy: impl Fn(&Row) -> String) -> String {
-    let times = if row.count > 1 { format!(" ({} times)", row.count) } else { String::new() };
-    format!("refused: {}{times}; {}", target(row), remedy(row))
+    format!("refused: {}{}; {}", target(row), row.times(), remedy(row))
 }
 
 pub(super) fn refused_json(rows: &[Row], remedy: impl Fn(&Row) -> String) -> Value {

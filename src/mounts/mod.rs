@@ -1,7 +1,7 @@
 //! The file system of a container: planned by the parent, built by init in a new mount namespace.
 //!
-//! A [`Plan`](sandbox::Plan) or a [`Bundle`], made without a system call, becomes a root without a path
-//! to the host, which init enters.
+//! A [`Plan`](sandbox::Plan) or a [`Bundle`], made without a system call, becomes a root without a path to the host,
+//! which init enters.
 //!
 //! Never: a mount in the host's namespace; a path below the new root that is opened without [`resolve`].
 

@@ -10,8 +10,8 @@ use crate::ns;
 use crate::sys::clone::{Side, clone_process};
 use std::os::fd::AsFd;
 
-/// A later error of init arrives as [`Message::Failed`](super::message::Message::Failed). If `plan.waits`, the process waits until `settle` has
-/// returned, which gets its pid and can abandon it by an error.
+/// A later error of init arrives as `Message::Failed`. If `plan.waits`, the process waits until `settle` has returned,
+/// which gets its pid and can abandon it by an error.
 pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>) -> Result<Spawned> {
     let (ours, theirs) = Channel::pair()?;
     let mut flags = plan.namespaces.made;

@@ -269,6 +269,11 @@ pub fn size(bytes: u64) -> String {
         .map_or_else(|| bytes.to_string(), |(unit, shift)| format!("{}{unit}", bytes >> shift))
 }
 
+/// A number with its noun: "1 file", "2 files".
+pub fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 fn wrong(name: LimitName, text: &str, why: impl std::fmt::Display, example: &str) -> Error {
     Error::new(Kind::Usage, format!("`{text}` is not a value for `{}`: {why}", name.word()))
         .hint(format!("give it like `{example}`"))

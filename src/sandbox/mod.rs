@@ -79,7 +79,7 @@ pub use health::{Health, HealthCheck, HealthState};
 pub(crate) use host_mounts::also_shows;
 pub use image::{Files, ImageRoot};
 pub use job_limits::JobLimits;
-pub use limits::{LimitName, Limits, size};
+pub use limits::{LimitName, Limits, counted, size};
 pub(crate) use location::{SECRETS, WORKSPACE, conflict};
 pub use mount::{Mount, MountMode};
 pub use network::{Network, NetworkMode, Publish};

@@ -4,7 +4,7 @@ use super::backend;
 use super::control::Control;
 use super::devices;
 use super::host_mounts::SourceFacts;
-use super::limits::LimitName;
+use super::limits::{LimitName, counted};
 use super::monitor::Monitor;
 use super::mount::Mount;
 use super::network::NetworkMode;
@@ -210,10 +210,9 @@ fn finish(
     let egress = close_account(&mut running, &mut seen);
     let evidence = running.evidence();
     if let Ok(Some(evidence)) = &evidence {
-        let mut note = |limit, count: u64, (one, many): (&str, &str), words: &str| {
+        let mut note = |limit, count: u64, (one, many), words: &str| {
             if count > 0 {
-                let noun = if count == 1 { one } else { many };
-                seen.hits.push(LimitHit { limit, evidence: format!("{count} {noun} {words}") });
+                seen.hits.push(LimitHit { limit, evidence: format!("{} {words}", counted(count, one, many)) });
             }
         };
         note(LimitName::Memory, evidence.oom_kills, ("process", "processes"), "killed by the kernel (oom_kill)");
@@ -360,8 +359,10 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
         (
             "root".to_owned(),
             match (&options.image, &options.rootfs) {
-                (Some(image), _) if image.layers.len() == 1 => "1 layer of an image (copy-on-write)".to_owned(),
-                (Some(image), _) => format!("{} layers of an image (copy-on-write)", image.layers.len()),
+                (Some(image), _) => {
+                    let layers = counted(image.layers.len() as u64, "layer", "layers");
+                    format!("{layers} of an image (copy-on-write)")
+                }
                 (None, Some(path)) => format!("{} (copy-on-write)", path.display()),
                 (None, None) => "the host's system folders, read-only".to_owned(),
             },

@@ -1,6 +1,6 @@
 //! Checkpoints of running tasks: made, listed, forked from, returned to, and whole after a kill at any moment.
 
-use crate::crash::{Random, SEED, descendants, kills};
+use crate::crash::{Random, SEED, descendants, kills, state};
 use crate::support::{Lab, Started, eventually, is_root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -181,10 +181,7 @@ pub fn kill_tree(pid: i32, random: &mut Random, most: Duration) {
 /// Stops a process, then its children: a child that is made meanwhile would survive.
 fn stop(pid: i32) {
     let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::STOP);
-    eventually("it has stopped", || {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with(['T', 't', 'Z', 'X']))
-    });
+    eventually("it has stopped", || state(pid).is_none_or(|state| "TtZX".contains(state)));
     descendants(pid).into_iter().skip(1).for_each(stop);
 }
 

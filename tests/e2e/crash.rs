@@ -250,6 +250,11 @@ pub fn descendants(pid: i32) -> Vec<i32> {
 }
 
 fn alive(pid: i32) -> bool {
+    state(pid).is_some_and(|state| state != 'Z')
+}
+
+/// The letter of proc_pid_stat(5); `None` if it does not exist.
+pub fn state(pid: i32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    stat.rsplit_once(") ")?.1.chars().next()
 }

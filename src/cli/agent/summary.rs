@@ -31,8 +31,7 @@ fn lines(receipt: &Receipt) -> Vec<String> {
             true => format!("for the next run: --allow {}", refusals::target(row)),
             false => row.rule.clone(),
         };
-        let times = if row.count > 1 { format!(" ({} times)", row.count) } else { String::new() };
-        format!("refused: {}{times}; {hint}", refusals::target(row))
+        format!("refused: {}{}; {hint}", refusals::target(row), row.times())
     });
     lines.extend(bounded(refused.collect()));
     lines

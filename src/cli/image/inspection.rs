@@ -1,9 +1,9 @@
 //! `ls`, `inspect` and `verify`: the content of the store.
 
 use super::{Common, show};
-use crate::cli::output;
 use brig::error::{Error, Kind, Result};
 use brig::image::Repair;
+use brig::sandbox::counted;
 use clap::Args;
 use serde::Serialize;
 
@@ -126,8 +126,8 @@ pub(super) fn run_verify(arguments: &VerifyArguments, common: &Common) -> Result
             let word = if finding.repaired { "repaired" } else { "damaged" };
             show::line(&format!("{word} {}: {}", finding.image.short(), finding.fault))?;
         }
-        let images = output::counted(verified.images, "image", "images");
-        show::line(&format!("{images}, {}", output::counted(verified.layers, "layer", "layers")))?;
+        let images = counted(verified.images, "image", "images");
+        show::line(&format!("{images}, {}", counted(verified.layers, "layer", "layers")))?;
     }
     let left = verified.findings.iter().filter(|finding| !finding.repaired).count();
     match left {

@@ -5,10 +5,10 @@ mod inspection;
 mod show;
 mod transfer;
 
-use super::output;
 use brig::error::Result;
 use brig::image::rootless::{self, Ids};
 use brig::image::{LoadOptions, Overrides, Platform, Reference, Store, default_path};
+use brig::sandbox::counted;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -213,8 +213,8 @@ fn run_prune(_: &PruneArguments, common: &Common) -> Result<()> {
     }
     pruned.images.iter().try_for_each(|digest| show::line(&format!("removed {digest}")))?;
     pruned.in_use.iter().try_for_each(|digest| show::line(&format!("in use {digest}")))?;
-    let layers = output::counted(pruned.layers, "layer", "layers");
-    let blobs = output::counted(pruned.blobs, "blob", "blobs");
-    let leftovers = output::counted(pruned.leftovers, "leftover", "leftovers");
+    let layers = counted(pruned.layers, "layer", "layers");
+    let blobs = counted(pruned.blobs, "blob", "blobs");
+    let leftovers = counted(pruned.leftovers, "leftover", "leftovers");
     show::line(&format!("{layers}, {blobs} and {leftovers} removed: {}", show::bytes(pruned.bytes)))
 }

@@ -3,6 +3,7 @@
 use super::flags::{PUSHED, SettingFlags};
 use crate::cli::output;
 use brig::error::{Context, Error, Kind, Result, Step};
+use brig::sandbox::counted;
 use brig::task::{PatchOptions, PushState, Store};
 use clap::Args;
 use rustix::termios::isatty;
@@ -113,7 +114,7 @@ fn write(store: &Store, id: &str, arguments: &ExportArguments, out: &mut dyn Wri
             let words = super::diff::edited_meanwhile(path);
             tell!("brig: {}", output::escaped(&words));
         }
-        tell!("brig: {}", output::counted(notes.files as u64, "file", "files"));
+        tell!("brig: {}", counted(notes.files as u64, "file", "files"));
         if let Some(words) = super::diff::not_selected(notes.not_selected, "in the patch") {
             tell!("brig: {words}");
         }

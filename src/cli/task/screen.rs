@@ -130,18 +130,16 @@ impl Screen {
     fn index(&self, error: bool) -> usize {
         usize::from(error || self.only_error)
     }
-}
 
-/// Letters of a line about the progress: a longer one would be two lines, of which only the last is written over.
-const LINE: usize = 70;
-
-impl Screen {
     fn tell_line(&self, line: &str) {
         // Our terminal is raw while the command has one: a line needs its carriage return.
         let (before, after) = if self.terminal { ("\r\x1b[K", "\r") } else { ("", "") };
         tell!("{before}brig: {}{after}", output::escaped(line));
     }
 }
+
+/// Letters of a line about the progress: a longer one would be two lines, of which only the last is written over.
+const LINE: usize = 70;
 
 impl Watcher for Screen {
     fn is_foreground(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::cli::output;
 use brig::error::Result;
-use brig::sandbox::{Health, Row, size};
+use brig::sandbox::{Health, Row, counted, size};
 use brig::task::{Receipt, Store};
 use clap::Args;
 use std::process::ExitCode;
@@ -95,7 +95,7 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
         row("secret", format!("{} ({exposure} from {}{more})", secret.name, secret.source));
     }
     if receipt.redactions > 0 {
-        row("hidden", output::counted(receipt.redactions, "time", "times"));
+        row("hidden", counted(receipt.redactions, "time", "times"));
     }
     if let Some(changes) = &receipt.changes {
         let mut words = format!("{} added, {} modified, {} deleted", changes.added, changes.modified, changes.deleted);

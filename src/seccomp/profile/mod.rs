@@ -1,8 +1,9 @@
 //! The agent's profile: an allow-list for processes without capabilities, stricter than Docker's default.
 //!
-//! [`agent`] is for this machine, [`agent_spec`] for another runtime. Only the former sends the calls of [`REPORTED`] to
-//! the supervisor, which refuses and counts them. Only the machine's own ABI is allowed: a 32-bit program dies of SIGSYS.
-//! The compatibility layer is a second, less reviewed surface, and its `socketcall` hides the checked arguments.
+//! [`agent`] is for this machine, [`agent_spec`] for another runtime. Only the former sends the calls of [`REPORTED`]
+//! to the supervisor, which refuses and counts them. Only the machine's own ABI is allowed: a 32-bit program dies of
+//! SIGSYS. The compatibility layer is a second, less reviewed surface, and its `socketcall` hides the checked
+//! arguments.
 
 mod cases;
 #[cfg(test)]
@@ -138,8 +139,8 @@ pub(super) fn reporting_spec() -> Seccomp {
     spec
 }
 
-/// The calls of [`MODES`] return EPERM for a set-user-ID or set-group-ID bit. openat2, which has its mode
-/// in memory, returns ENOSYS, and callers use openat.
+/// The calls of [`MODES`] return EPERM for a set-user-ID or set-group-ID bit. openat2, which has its mode in memory,
+/// returns ENOSYS, and callers use openat.
 fn without_set_id(mut spec: Seccomp) -> Seccomp {
     let decided = |name: &String| name == "openat2" || MODES.iter().any(|(call, ..)| call == name);
     spec.syscalls.iter_mut().for_each(|rule| rule.names.retain(|name| !decided(name)));

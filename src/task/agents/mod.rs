@@ -1,5 +1,5 @@
-//! Coding agents by name. [`Agent::open`] reads the preset, [`project()`] the project's file; then the caller sets flags.
-//! [`Agent::complete`] adds program and keys, and [`Agent::choose_home`] the home. These make and run nothing.
+//! Coding agents by name. [`Agent::open`] reads the preset, [`project()`] the project's file; then the caller sets
+//! flags. [`Agent::complete`] adds program and keys, and [`Agent::choose_home`] the home. These make and run nothing.
 //! [`prepare_home`] makes the home's volume.
 //!
 //! Never: a key or a login file in the sandbox, a host that neither the preset nor the caller names.

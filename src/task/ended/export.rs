@@ -31,31 +31,33 @@ pub(super) const EXPORT_LOCK: &str = "export.lock";
 /// The last commit of the attempt, and its branch. A user may have moved the folder's HEAD since: what the receipt has
 /// is not looked up again.
 pub(super) fn work_of(receipt: &Receipt, handback: &ChangeSet, base: &Path) -> Result<Head> {
-    let head = head_of(handback, base);
+    let copied = copied(handback)?;
+    let copied = copied.as_ref().map(|(changes, path)| (changes, *path));
+    let head = git::head(copied, base);
     let Some(commit) = receipt.commit_out.clone() else { return head };
-    if let Ok(head) = head
-        && head.commit == commit
-    {
-        return Ok(head);
+    match head {
+        Ok(head) if head.commit == commit => Ok(head),
+        _ => Ok(Head { branch: copied.and_then(|copied| git::branch_at(copied, &commit)), commit }),
     }
-    let Some(path) = &handback.path else { return Ok(Head { commit, branch: None }) };
-    let changes = Changes::load(&path.join("changes.json"))?;
-    Ok(Head { branch: git::branch_at((&changes, path), &commit), commit })
 }
 
 pub(crate) fn head_of(handback: &ChangeSet, base: &Path) -> Result<Head> {
-    let Some(path) = &handback.path else { return git::head(None, base) };
-    let changes = Changes::load(&path.join("changes.json"))?;
-    git::head(Some((&changes, path)), base)
+    let copied = copied(handback)?;
+    git::head(copied.as_ref().map(|(changes, path)| (changes, *path)), base)
 }
 
 /// The first and last commit; `None` without a commit. `start` is the folder's HEAD when the sandbox began: a user may
 /// move it meanwhile.
 pub(crate) fn commits_of(handback: &ChangeSet, folder: &Path, start: Head) -> Option<(String, String)> {
-    let path = handback.path.as_ref()?;
-    let changes = Changes::load(&path.join("changes.json")).ok()?;
+    let (changes, path) = copied(handback).ok()??;
     let after = git::head_since(&start, (&changes, path), folder).ok()?.commit;
     (start.commit != after).then_some((start.commit, after))
+}
+
+/// The changes with the directory of their copies.
+fn copied(handback: &ChangeSet) -> Result<Option<(Changes, &Path)>> {
+    let Some(path) = handback.path.as_deref() else { return Ok(None) };
+    Ok(Some((Changes::load(&path.join("changes.json"))?, path)))
 }
 
 /// `None` if the base has all commits.

@@ -31,14 +31,17 @@ pub(super) fn is_id(word: &[u8]) -> bool {
 }
 
 pub(crate) fn head(changes: Option<(&Changes, &Path)>, base: &Path) -> Result<Head> {
-    let changes = changes.map(|(changes, path)| (changes, path.join("files")));
-    Layers { changes, start: None, base: base.to_owned() }.head().doing(|| "find the commit of the workspace")
+    look_up(changes, None, base)
 }
 
 /// The same, where the base's HEAD was `start` when the changes began.
-pub(crate) fn head_since(start: &Head, (changes, path): (&Changes, &Path), base: &Path) -> Result<Head> {
-    let layers = Layers { changes: Some((changes, path.join("files"))), start: Some(start), base: base.to_owned() };
-    layers.head().doing(|| "find the commit of the workspace")
+pub(crate) fn head_since(start: &Head, changes: (&Changes, &Path), base: &Path) -> Result<Head> {
+    look_up(Some(changes), Some(start), base)
+}
+
+fn look_up(changes: Option<(&Changes, &Path)>, start: Option<&Head>, base: &Path) -> Result<Head> {
+    let changes = changes.map(|(changes, path)| (changes, path.join("files")));
+    Layers { changes, start, base: base.to_owned() }.head().doing(|| "find the commit of the workspace")
 }
 
 /// A branch that the changes set to a commit.
@@ -79,18 +82,21 @@ impl Layers<'_> {
         if let Some(Some(text)) = changed {
             return Ok(Some(text));
         }
-        let packed = self.changed("packed-refs")?;
-        if changed.is_none() {
-            let file = self.of_base(name)?;
-            // A reference without a file may have been changed and packed again.
-            let repacked = packed.iter().flatten().find_map(|text| packed_line(text, name)).filter(|_| file.is_none());
-            let known = repacked.or_else(|| self.start?.text_of(name)).or(file);
-            if known.is_some() {
-                return Ok(known);
-            }
+        let at_start = || self.start.filter(|_| changed.is_none()).and_then(|start| start.text_of(name));
+        if changed.is_none()
+            && let Some(file) = self.of_base(name)?
+        {
+            return Ok(at_start().or(Some(file)));
         }
-        let packed = packed.map_or_else(|| self.of_base("packed-refs"), Ok)?;
-        Ok(packed.and_then(|text| packed_line(&text, name)))
+        // A reference without a file may have been changed and packed again.
+        let line = |text: String| packed_line(&text, name);
+        match self.changed("packed-refs")? {
+            Some(packed) => Ok(packed.and_then(line).or_else(at_start)),
+            None => match at_start() {
+                Some(text) => Ok(Some(text)),
+                None => Ok(self.of_base("packed-refs")?.and_then(line)),
+            },
+        }
     }
 
     /// `None` if the changes do not have it, `Some(None)` if they remove it.

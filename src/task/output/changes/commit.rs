@@ -52,6 +52,7 @@ pub(super) fn commit<'a>(plan: &Plan<'a>, store: &Store, target: BorrowedFd<'_>)
 }
 
 fn commit_watched<'a>(plan: &Plan<'a>, store: &Store, target: BorrowedFd<'_>, signals: &Signals) -> Result<()> {
+    let root = fstat(target).failing(Kind::Workspace, || "read the owner of the target")?;
     let step = || format!("make `{STAGING}` in the target");
     match mkdirat(target, STAGING, Mode::RWXU) {
         Err(Errno::EXIST) => {
@@ -61,28 +62,16 @@ fn commit_watched<'a>(plan: &Plan<'a>, store: &Store, target: BorrowedFd<'_>, si
         }
         made => made.failing(Kind::Workspace, step)?,
     }
-    let opened = tree::directory(target, STAGING.as_bytes()).failing(Kind::Workspace, step);
-    let root = rustix::fs::fstat(target).failing(Kind::Workspace, || "read the owner of the target");
-    let outcome = match (opened, root) {
-        (Ok(staging), Ok(root)) => {
-            let mut work = Work {
-                target,
-                staging,
-                signals,
-                undo: Vec::new(),
-                list: None,
-                links: HashMap::new(),
-                owner: (root.st_uid, root.st_gid),
-            };
-            let done = work.stage(plan, store).and_then(|()| work.carry_out(plan));
-            match done {
-                Ok(()) => Ok(()),
-                Err(error) => Err(work.take_back(error)),
-            }
-            .and_then(|()| work.clear())
-        }
-        (Err(error), _) | (_, Err(error)) => Err(error),
-    };
+    let opened = tree::directory(target, STAGING.as_bytes()).failing(Kind::Workspace, step).and_then(|staging| {
+        let list = tree::create(staging.as_fd(), LIST.as_bytes(), 0o600).failing(Kind::Disk, || "make the list")?;
+        Ok((staging, list))
+    });
+    let outcome = opened.and_then(|(staging, list)| {
+        let owner = (root.st_uid, root.st_gid);
+        let mut work = Work { target, staging, signals, undo: Vec::new(), list, links: HashMap::new(), owner };
+        let done = work.stage(plan, store).and_then(|()| work.carry_out(plan));
+        done.map_err(|error| work.take_back(error)).and_then(|()| work.clear())
+    });
     outcome.inspect_err(|_| {
         // Not empty only if an undo failed; then its error names the directory, which must stay.
         let _ = unlinkat(target, STAGING, AtFlags::REMOVEDIR);
@@ -95,7 +84,7 @@ struct Work<'a, 'b> {
     signals: &'b Signals,
     undo: Vec<Undo<'a>>,
     /// The open file [`LIST`].
-    list: Option<File>,
+    list: File,
     /// The staged name of each copy with several names.
     links: HashMap<Linked, String>,
     /// As root, the target's owner owns new files.
@@ -114,20 +103,15 @@ fn old_name(index: usize) -> String {
 }
 
 impl<'a> Work<'a, '_> {
-    /// Also begins the list of what was there.
+    /// Also lists the files to be removed.
     fn stage(&mut self, plan: &Plan<'a>, store: &Store) -> Result<()> {
         for (index, put) in plan.contents.iter().enumerate() {
             self.check_signals()?;
             self.stage_one(&new_name(index), put, store).doing(|| format!("write `{}`", put.path))?;
         }
-        let mut list = String::new();
         for (index, removal) in plan.removals.iter().enumerate() {
-            list += &format!("{} was {}\n", old_name(index), removal.path);
+            self.add_to_list(&old_name(index), removal.path)?;
         }
-        let step = || "write the list";
-        let mut file = tree::create(self.staging.as_fd(), LIST.as_bytes(), 0o600).failing(Kind::Disk, step)?;
-        file.write_all(list.as_bytes()).failing(Kind::Disk, step)?;
-        self.list = Some(file);
         Ok(())
     }
 
@@ -140,8 +124,7 @@ impl<'a> Work<'a, '_> {
 
     /// Before an exchange the staged file is the new one, so each line comes after it.
     fn add_to_list(&mut self, staged: &str, path: &TreePath) -> Result<()> {
-        let Some(list) = &mut self.list else { return Ok(()) };
-        list.write_all(format!("{staged} was {path}\n").as_bytes()).failing(Kind::Disk, || "write the list")
+        self.list.write_all(format!("{staged} was {path}\n").as_bytes()).failing(Kind::Disk, || "write the list")
     }
 
     fn stage_one(&mut self, name: &str, put: &PlannedWrite<'_>, store: &Store) -> Result<()> {
