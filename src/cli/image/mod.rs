@@ -10,6 +10,7 @@ use brig::image::rootless::{self, Ids};
 use brig::image::{LoadOptions, Overrides, Platform, Reference, Store, default_path};
 use brig::sandbox::counted;
 use clap::{Args, Subcommand};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -105,6 +106,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // Before the user namespace, where the default would be root's.
     let path = arguments.common.path()?;
     rootless::enter(&path, if arguments.common.subuid { Ids::Subordinate } else { Ids::Own })?;
+    raise_descriptor_limit();
     let common = &Common { store: Some(path), ..arguments.common };
     match &arguments.verb {
         Verb::Pull(arguments) => transfer::run_pull(arguments, common),
@@ -121,6 +123,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Verb::Verify(arguments) => inspection::run_verify(arguments, common),
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// An image may have 500 layers. Each one that waits for those below needs two descriptors.
+fn raise_descriptor_limit() {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    // Without it only an image of many layers fails.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 impl Common {

@@ -53,6 +53,8 @@ impl Extractor {
             self.budget.take_entries(1, entry.size)?;
             self.entry(&entry, reader).map_err(|error| error.doing(named(&entry.path)))?;
         }
+        // Hundreds of layers may wait for those below, each with its descriptors.
+        self.tree.forget();
         Ok(())
     }
 
@@ -315,7 +317,13 @@ impl Extractor {
     fn clear(&mut self, parent: &TreeDirectory, name: &[u8]) -> Result<()> {
         let path = parent.child(name);
         match unlinkat(parent, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {
+            Err(Errno::NOENT) => {
+                self.tree.records.forget_name(&path);
+                Ok(())
+            }
+            Ok(()) => {
+                // A removed symlink may be part of a cached path.
+                self.tree.forget();
                 self.tree.records.forget_name(&path);
                 Ok(())
             }

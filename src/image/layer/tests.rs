@@ -79,6 +79,17 @@ impl Lab {
     }
 }
 
+/// As in Docker: `lib/y` is not put where the link led.
+#[test]
+fn a_directory_in_place_of_a_symlink_gets_the_files_that_follow() {
+    let mut lab = Lab::new();
+    let symlink = entry(EntryKind::Symlink, "lib", "usr/lib");
+    let entries = [folder("usr"), folder("usr/lib"), symlink, file("lib/x"), folder("lib"), file("lib/y")];
+    lab.lay(entries, Limits::default()).unwrap();
+    let exists = |path: &str| lab.layers[0].join(path).exists();
+    assert_eq!(["usr/lib/x", "lib/y", "usr/lib/y", "lib/x"].map(exists), [true, true, false, false]);
+}
+
 fn open(path: &Path) -> OwnedFd {
     std::fs::File::open(path).unwrap().into()
 }
