@@ -15,6 +15,7 @@ mod chunked;
 mod controls;
 mod engines;
 mod names;
+mod push;
 mod race;
 mod registry;
 mod servers;

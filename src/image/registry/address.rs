@@ -42,6 +42,7 @@ impl Address {
         Ok(Address { scheme, host, path })
     }
 
+    /// Never leaves TLS.
     pub(super) fn join(&self, location: &str) -> Result<Address> {
         if location.starts_with("//") {
             let scheme = if self.scheme == Scheme::Https { "https:" } else { "http:" };
@@ -50,7 +51,16 @@ impl Address {
         if location.starts_with('/') {
             return Ok(Address { path: location.to_owned(), ..self.clone() });
         }
-        Address::parse(location)
+        let next = Address::parse(location)?;
+        if self.scheme == Scheme::Http || next.scheme == Scheme::Https {
+            return Ok(next);
+        }
+        // A registry behind a TLS proxy may not know that it is reached by https.
+        if next.host == self.host {
+            return Ok(Address { scheme: Scheme::Https, ..next });
+        }
+        Err(Error::new(Kind::Registry, format!("it leads from https to `{next}`"))
+            .hint("the registry must name https addresses; see its operator"))
     }
 
     pub(super) fn at(&self, path: &str) -> Address {
@@ -66,5 +76,29 @@ impl fmt::Display for Address {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.scheme == Scheme::Https { "https" } else { "http" };
         write!(out, "{scheme}://{}{}", self.host, self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_https_never_leads_to_http() {
+        let rows = [
+            ("https://a.org/v2", "/x?y", Some("https://a.org/x?y")),
+            ("https://a.org/v2", "//b.org/x", Some("https://b.org/x")),
+            ("https://a.org/v2", "http://a.org/x", Some("https://a.org/x")),
+            ("https://a.org/v2", "http://A.org:80/x", Some("https://a.org/x")),
+            ("https://a.org:5000/v2", "http://a.org:5000/x", Some("https://a.org:5000/x")),
+            ("https://a.org/v2", "http://b.org/x", None),
+            ("https://a.org/v2", "http://a.org:5000/x", None),
+            ("http://a.org/v2", "http://b.org/x", Some("http://b.org/x")),
+            ("http://a.org/v2", "https://b.org/x", Some("https://b.org/x")),
+        ];
+        for (base, location, expected) in rows {
+            let joined = Address::parse(base).unwrap().join(location);
+            assert_eq!(joined.ok().map(|address| address.to_string()).as_deref(), expected, "{base} {location}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Secrets go only to the registry and its checked token server (CVE-2020-15157: to any host that the manifest named).
 
-use super::address::{Address, Scheme};
+use super::address::Address;
 use super::challenge::{Challenge, best, check_realm};
 use super::credentials::Credentials;
 use super::pace::PacedReader;
@@ -20,6 +20,10 @@ use ureq::{Agent, Body, SendBody};
 pub(super) const TRIES: u32 = 6;
 const FIRST_WAIT: Duration = Duration::from_millis(300);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// Without a byte, in either direction.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A registry answers when it has copied the whole blob to its storage.
+const STORING: Duration = Duration::from_secs(600);
 const MOST_REDIRECTS: usize = 8;
 const LARGEST_TOKEN: u64 = 1 << 20;
 /// Bytes of a registry's error text that are repeated.
@@ -92,8 +96,9 @@ impl<'a> Client<'a> {
                 .tls_config(tls)
                 .user_agent(concat!("brig/", env!("CARGO_PKG_VERSION")))
                 .timeout_connect(Some(Duration::from_secs(20)))
-                .timeout_recv_response(Some(Duration::from_secs(60)))
-                .timeout_per_read(Some(Duration::from_secs(60)))
+                .timeout_recv_response(Some(PATIENCE))
+                .timeout_per_read(Some(PATIENCE))
+                .timeout_per_write(Some(PATIENCE))
                 .build()
                 .new_agent()
         };
@@ -108,11 +113,15 @@ impl<'a> Client<'a> {
         self.base.at(&format!("{}/{what}{of}", self.base.path))
     }
 
-    /// Retries after rate limits and server errors. Returns any other status.
     pub(super) fn send(&self, call: &Call<'_>) -> Result<Response<Body>> {
+        self.repeat(|| self.authorized(call))
+    }
+
+    /// Retries after rate limits and server errors. Returns any other status.
+    pub(super) fn repeat(&self, mut ask: impl FnMut() -> Result<Response<Body>>) -> Result<Response<Body>> {
         let mut wait = FIRST_WAIT;
         for attempt in 1.. {
-            let (error, asked, hint) = match self.authorized(call) {
+            let (error, asked, hint) = match ask() {
                 Ok(response) if !is_trouble(response.status().as_u16()) => return Ok(response),
                 Ok(response) => {
                     let asked = response
@@ -143,8 +152,8 @@ impl<'a> Client<'a> {
         )
     }
 
-    /// After a 401 sends again with better authorization.
-    fn authorized(&self, call: &Call<'_>) -> Result<Response<Body>> {
+    /// One try. After a 401 sends again with better authorization.
+    pub(super) fn authorized(&self, call: &Call<'_>) -> Result<Response<Body>> {
         let response = self.redirected(call, self.known_authorization())?;
         if response.status().as_u16() != 401 {
             return Ok(response);
@@ -262,11 +271,7 @@ impl<'a> Client<'a> {
                 return Ok(response);
             }
             let location = response.headers().get("location").and_then(|value| value.to_str().ok()).unwrap_or_default();
-            let next = address.join(location)?;
-            if address.scheme == Scheme::Https && next.scheme == Scheme::Http {
-                return Err(Error::new(Kind::Registry, format!("it redirects from https to `{next}`")));
-            }
-            address = next;
+            address = address.join(location)?;
         }
         Err(Error::new(Kind::Registry, "it redirects in circles"))
     }
@@ -288,7 +293,9 @@ impl<'a> Client<'a> {
                 let mut reader = *file;
                 std::io::Seek::rewind(&mut reader).map_err(|cause| Error::os(Kind::Store, cause))?;
                 let request = request.header("content-length", length.to_string());
-                agent.run(request.body(SendBody::from_reader(&mut reader)).map_err(wrong)?)
+                let request = request.body(SendBody::from_reader(&mut reader)).map_err(wrong)?;
+                let request = agent.configure_request(request).timeout_recv_response(Some(STORING));
+                agent.run(request.timeout_per_read(Some(STORING)).build())
             }
         };
         sent.map_err(|cause| failed(&cause))
@@ -301,7 +308,7 @@ fn token_life(expires_in: Option<u64>) -> Duration {
     life.max(TOKEN_LIFE) * 9 / 10
 }
 
-fn is_trouble(status: u16) -> bool {
+pub(super) fn is_trouble(status: u16) -> bool {
     matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
 }
 

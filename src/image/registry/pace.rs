@@ -1,25 +1,59 @@
 //! A server that sends a byte now and then meets every timeout of a single read, and would block a pull for ever.
 
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Result};
 use crate::sys::weaken;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-/// Bytes a second, over each [`STRETCH`] of waiting. A modem is faster.
+/// Bytes a second, over each stretch of waiting. A modem is faster.
 const LEAST: u64 = 1024;
 const STRETCH: Duration = Duration::from_secs(20);
+/// Over several connections, with the pauses that a registry may ask for.
+const LONG_STRETCH: Duration = Duration::from_secs(300);
 
 /// Only waiting counts: unpacking may be slower than the network.
-pub(super) struct PacedReader<R> {
-    body: R,
-    stretch: Duration,
+pub(super) struct Pace {
+    pub(super) stretch: Duration,
     waited: Duration,
     received: u64,
 }
 
+impl Pace {
+    /// For one connection.
+    fn new() -> Pace {
+        Pace { stretch: STRETCH, waited: Duration::ZERO, received: 0 }
+    }
+
+    /// For all connections of a blob.
+    pub(super) fn long() -> Pace {
+        Pace { stretch: LONG_STRETCH, ..Pace::new() }
+    }
+
+    pub(super) fn check(&mut self, waited: Duration, count: usize) -> Result<()> {
+        self.waited += waited;
+        self.received += count as u64;
+        if self.waited < self.stretch {
+            return Ok(());
+        }
+        let rate = self.received as f64 / self.waited.as_secs_f64();
+        (self.waited, self.received) = (Duration::ZERO, 0);
+        if count == 0 || rate >= LEAST as f64 || weaken::is_off("image-least-rate") {
+            return Ok(());
+        }
+        let words =
+            format!("the registry sends {rate:.0} bytes a second, and {LEAST} are the least that is waited for");
+        Err(Error::new(Kind::Registry, words).hint("try again later, or name a mirror: --mirror HOST=MIRROR"))
+    }
+}
+
+pub(super) struct PacedReader<R> {
+    body: R,
+    pace: Pace,
+}
+
 impl<R> PacedReader<R> {
     pub(super) fn new(body: R) -> PacedReader<R> {
-        PacedReader { body, stretch: STRETCH, waited: Duration::ZERO, received: 0 }
+        PacedReader { body, pace: Pace::new() }
     }
 }
 
@@ -27,20 +61,8 @@ impl<R: Read> Read for PacedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let began = Instant::now();
         let count = self.body.read(buffer)?;
-        self.waited += began.elapsed();
-        self.received += count as u64;
-        if self.waited < self.stretch {
-            return Ok(count);
-        }
-        let rate = self.received as f64 / self.waited.as_secs_f64();
-        (self.waited, self.received) = (Duration::ZERO, 0);
-        if count == 0 || rate >= LEAST as f64 || weaken::is_off("image-least-rate") {
-            return Ok(count);
-        }
-        let words =
-            format!("the registry sends {rate:.0} bytes a second, and {LEAST} are the least that is waited for");
-        let error = Error::new(Kind::Registry, words).hint("try again later, or name a mirror: --mirror HOST=MIRROR");
-        Err(std::io::Error::other(error))
+        self.pace.check(began.elapsed(), count).map_err(std::io::Error::other)?;
+        Ok(count)
     }
 }
 
@@ -59,7 +81,7 @@ mod tests {
     }
 
     fn read(body: Slow, count: u64) -> std::io::Result<u64> {
-        let paced = PacedReader { stretch: Duration::from_millis(100), ..PacedReader::new(body) };
+        let paced = PacedReader { body, pace: Pace { stretch: Duration::from_millis(100), ..Pace::new() } };
         std::io::copy(&mut paced.take(count), &mut std::io::sink())
     }
 

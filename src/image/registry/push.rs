@@ -1,6 +1,6 @@
 //! Pushes the missing blobs of an image, then its manifest.
 
-use super::client::{Call, Client, Payload, refusal};
+use super::client::{Call, Client, Payload, is_trouble, refusal};
 use super::{Registry, RegistryOptions, Server};
 use crate::error::{Error, Kind, Result, Step};
 use crate::image::Digest;
@@ -9,6 +9,9 @@ use crate::image::manifest::Descriptor;
 use crate::image::progress::{Event, Report};
 use crate::image::store::{ImageRecord, Store};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use ureq::Body;
+use ureq::http::Response;
 
 /// Each repository to mount layers from extends the token's scope.
 const MOST_SOURCES: usize = 3;
@@ -85,53 +88,71 @@ fn send(
     source: Option<&str>,
     report: Report<'_>,
 ) -> Result<()> {
-    let there = Call {
-        method: "HEAD",
-        address: client.api(&format!("{repository}/blobs/{}", blob.digest)),
-        headers: Vec::new(),
-        payload: Payload::Nothing,
-    };
-    if client.send(&there)?.status().as_u16() == 200 {
-        report(Event::There { digest: &blob.digest, size: blob.size });
-        return Ok(());
+    let file = store.open_blob(&blob.digest)?;
+    let mut sent = None;
+    // The whole exchange: a registry takes a blob at an address of an upload only once.
+    let response = client.repeat(|| upload(client, repository, blob, &file, source, report, &mut sent))?;
+    match sent {
+        Some(false) => report(Event::There { digest: &blob.digest, size: blob.size }),
+        Some(true) if response.status().is_success() => {
+            report(Event::Advance { digest: &blob.digest, bytes: blob.size });
+            report(Event::Done { digest: &blob.digest, reused: 0 });
+        }
+        _ => return Err(refusal(response)),
     }
-    let begin = |how: String| Call {
-        method: "POST",
-        address: client.api(&format!("{repository}/blobs/uploads/{how}")),
-        headers: Vec::new(),
-        payload: Payload::Bytes(b""),
+    Ok(())
+}
+
+/// `sent` becomes whether the registry got the blob or had it. It stays `None` if the registry refused before.
+fn upload(
+    client: &Client<'_>,
+    repository: &str,
+    blob: &Descriptor,
+    file: &File,
+    source: Option<&str>,
+    report: Report<'_>,
+    sent: &mut Option<bool>,
+) -> Result<Response<Body>> {
+    *sent = None;
+    let ask = |method, path: &str, payload| {
+        let address = client.api(&format!("{repository}/blobs/{path}"));
+        client.authorized(&Call { method, address, headers: Vec::new(), payload })
     };
+    let there = ask("HEAD", &blob.digest.to_string(), Payload::Nothing)?;
+    match there.status().as_u16() {
+        200 => {
+            *sent = Some(false);
+            return Ok(there);
+        }
+        status if is_trouble(status) => return Ok(there),
+        _ => {}
+    }
+    let begin = |how: &str| ask("POST", &format!("uploads/{how}"), Payload::Bytes(b""));
     // distribution-spec, "Mounting a blob from another repository": 201 means done. After any other status the blob is
     // sent.
-    let mounted = source.map(|source| client.send(&begin(format!("?mount={}&from={source}", blob.digest)))).transpose();
+    let mounted = source.map(|source| begin(&format!("?mount={}&from={source}", blob.digest))).transpose();
     let response = match mounted {
         Ok(Some(response)) if response.status().as_u16() == 201 => {
-            report(Event::There { digest: &blob.digest, size: blob.size });
-            return Ok(());
+            *sent = Some(false);
+            return Ok(response);
         }
         Ok(Some(response)) if response.status().as_u16() == 202 => response,
-        Ok(None | Some(_)) => client.send(&begin(String::new()))?,
-        Err(error) if error.kind() == Kind::Credentials => client.send(&begin(String::new()))?,
+        Ok(None | Some(_)) => begin("")?,
+        Err(error) if error.kind() == Kind::Credentials => begin("")?,
         Err(error) => return Err(error),
     };
     if response.status().as_u16() != 202 {
-        return Err(refusal(response));
+        return Ok(response);
     }
     report(Event::Begin { digest: &blob.digest, size: blob.size });
-    let file = store.open_blob(&blob.digest)?;
+    *sent = Some(true);
     let location = response.headers().get("location").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let address = client.base.join(location)?;
     let mark = if address.path.contains('?') { '&' } else { '?' };
-    let response = client.send(&Call {
+    client.authorized(&Call {
         method: "PUT",
         address: address.at(&format!("{}{mark}digest={}", address.path, blob.digest)),
         headers: vec![("content-type", "application/octet-stream".into())],
-        payload: Payload::File(&file, blob.size),
-    })?;
-    if !response.status().is_success() {
-        return Err(refusal(response));
-    }
-    report(Event::Advance { digest: &blob.digest, bytes: blob.size });
-    report(Event::Done { digest: &blob.digest, reused: 0 });
-    Ok(())
+        payload: Payload::File(file, blob.size),
+    })
 }

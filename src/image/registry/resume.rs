@@ -1,11 +1,12 @@
 //! After an interruption a blob continues by Range on a new connection.
 
 use super::client::TRIES;
+use super::pace::Pace;
 use super::{Extent, Registry};
 use crate::error::{Error, Kind};
 use crate::image::manifest::Descriptor;
 use std::io::Read;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(super) struct ResumingReader<'a> {
     registry: &'a Registry<'a>,
@@ -16,6 +17,8 @@ pub(super) struct ResumingReader<'a> {
     body: Option<Box<dyn Read + Send>>,
     /// Connections since the last byte.
     fruitless: u32,
+    /// A connection for each byte would restart the pace of one connection.
+    pace: Pace,
     /// No read tries again after it.
     failed: Option<Error>,
 }
@@ -33,6 +36,7 @@ impl<'a> ResumingReader<'a> {
             end,
             body: None,
             fruitless: 0,
+            pace: Pace::long(),
             failed: None,
         }
     }
@@ -59,6 +63,15 @@ impl Read for ResumingReader<'_> {
         if let Some(error) = &self.failed {
             return Err(std::io::Error::other(error.clone()));
         }
+        let began = Instant::now();
+        let count = self.read_next(buffer)?;
+        self.pace.check(began.elapsed(), count).map_err(|error| self.give_up(error))?;
+        Ok(count)
+    }
+}
+
+impl ResumingReader<'_> {
+    fn read_next(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         while self.position < self.end.unwrap_or(self.descriptor.size) {
             let extent = self.end.map_or(Extent::From(self.position), |end| Extent::Range(self.position..end));
             let body = match self.body.as_mut() {
@@ -84,5 +97,43 @@ impl Read for ResumingReader<'_> {
             }
         }
         Ok(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::Digest;
+    use crate::image::registry::RegistryOptions;
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_connection_for_each_byte_is_slow_too() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let host = server.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for client in server.incoming() {
+                let mut client = client.unwrap();
+                let _ = client.read(&mut [0; 4096]);
+                let _ = client.write_all(b"HTTP/1.1 206 Partial Content\r\ncontent-length: 100\r\n\r\nx");
+            }
+        });
+        let scratch = tempfile::tempdir().unwrap();
+        let auth_file = scratch.path().join("auth.json");
+        std::fs::write(&auth_file, "{}").unwrap();
+        let options = RegistryOptions { plain_http: true, auth_file: Some(auth_file), ..RegistryOptions::default() };
+        let reference = format!("{host}/team/tool:1").parse().unwrap();
+        let registry = Registry::open(&reference, "pull", &[], &options, &|_| {}).unwrap();
+        let media_type = "application/octet-stream".to_owned();
+        let descriptor =
+            Descriptor { media_type, digest: Digest::of(b""), size: 20, urls: Vec::new(), data: None, toc: None };
+        let mut reader = ResumingReader::new(&registry, &descriptor, Extent::From(0));
+        reader.pace.stretch = Duration::from_secs(1);
+        let mut bytes = Vec::new();
+        let error = reader.read_to_end(&mut bytes).unwrap_err();
+        assert!(error.to_string().contains("bytes a second") && bytes.len() < 20, "{error} {}", bytes.len());
+        // No read goes on after it.
+        assert!(reader.read(&mut [0]).is_err());
     }
 }
