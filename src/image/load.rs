@@ -7,16 +7,14 @@ use super::layer::{Budget, Extractor, Limits, Measured, decode, finish_layer};
 use super::manifest::{Descriptor, OCI_LAYER, mismatch};
 use super::progress::{Event, Report, ReportingReader};
 use super::source::{Blob, SelectedImage, Source, choose};
-use super::store::{Image, ImageRecord, LayerRecord, Store, Temporary};
+use super::store::{Image, ImageRecord, LayerRecord, Store, Temporary, put_record};
 use super::tar::Reader;
 use super::union::Stack;
 use super::{Digest, Platform, Reference};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Durability, Lock, in_parallel};
 use crate::sys::weaken;
-use rustix::fs::RenameFlags;
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -55,6 +53,9 @@ pub(crate) fn add(
         Some(record) => record,
         None => bring(store, source, &chosen, options, report)?,
     };
+    if options.sync {
+        store.sync_image(&mut record)?;
+    }
     if record.found_by != descriptor.digest {
         record.found_by = descriptor.digest.clone();
         store.put_image(&record)?;
@@ -88,20 +89,22 @@ pub(crate) fn current(
     let platform = options.platform.as_ref();
     let fits = platform
         .is_none_or(|wanted| wanted.os == record.config.os && wanted.architecture == record.config.architecture);
-    let is_current = same && fits && is_complete(store, &record) && store.name_too(name, &record.digest)?;
+    let is_synced = !options.sync || record.unsynced_boot.is_none();
+    let is_current =
+        same && fits && is_synced && is_complete(store, &record) && store.name_too(name, &record.digest)?;
     Ok(is_current.then_some(record))
 }
 
 fn is_complete(store: &Store, record: &ImageRecord) -> bool {
     record.is_trusted()
-        && record.chain.iter().all(|chain| store.layer_path(chain).is_dir())
+        && record.chain.iter().all(|chain| matches!(store.layer(chain), Ok(Some(_))))
         && record.blobs().all(|blob| store.has_blob(blob))
 }
 
 /// After a power cut, or when layers were damaged.
 fn rebuild(store: &Store, record: &ImageRecord) -> Result<ImageRecord> {
     let source = FromStore(store);
-    let options = LoadOptions { sync: true, ..LoadOptions::default() };
+    let options = LoadOptions { sync: true, limits: Limits::highest(), ..LoadOptions::default() };
     let descriptor = &record.manifest;
     add(store, &source, descriptor, &[], &options, &|_| {})
         .doing(|| format!("unpack `{}` again", record.digest.short()))
@@ -113,10 +116,11 @@ impl Store {
     /// cut may have damaged.
     pub fn resolve(&self, text: &str) -> Result<Image> {
         let mut record = self.find(text)?;
-        let lease = self.lease(&record.digest).map_err(|error| error.doing(format!("use the image `{text}`")))?;
+        // Before the lease: it keeps the layers from being replaced.
         if !record.is_trusted() {
             record = rebuild(self, &record)?;
         }
+        let lease = self.lease(&record.digest).map_err(|error| error.doing(format!("use the image `{text}`")))?;
         Ok(self.leased(record, lease))
     }
 }
@@ -153,7 +157,6 @@ struct Work<'a> {
     layers: &'a [Descriptor],
     diff_ids: &'a [Digest],
     chain: Vec<Digest>,
-    options: &'a LoadOptions,
     budget: Arc<Budget>,
     report: Report<'a>,
     /// The largest first.
@@ -205,7 +208,6 @@ fn bring(
         layers,
         diff_ids: &chosen.config.diff_ids,
         chain,
-        options,
         budget,
         report,
         queue,
@@ -309,31 +311,10 @@ impl Work<'_> {
         let below: Vec<PathBuf> =
             self.chain[..index].iter().rev().map(|chain| self.store.layer_path(chain).join("fs")).collect();
         let finished = finish_layer(extractor, &Stack::open(&below, self.store.form())?)?;
-        let mut record = LayerRecord::new(measured.diff_id, measured.size, finished);
-        if self.options.sync {
-            sync(work.path())?;
-            record.unsynced_boot = None;
-        }
+        let record = LayerRecord::new(measured.diff_id, measured.size, finished);
         let staged = work.path().join("layer");
-        files::replace(&staged.join("layer.json"), &super::store::to_json(&record)?, 0o600, Durability::Cached)?;
-        put_layer(self.store, &self.chain[index], &staged, work.path())
-    }
-}
-
-/// An existing layer from another process stays if it is whole.
-fn put_layer(store: &Store, chain: &Digest, staged: &Path, work: &Path) -> Result<()> {
-    let target = store.layer_path(chain);
-    if store.layer(chain)?.is_some() {
-        return Ok(());
-    }
-    let failed = |cause: std::io::Error| files::failed(cause, format!("commit the layer `{}`", chain.short()));
-    if target.exists() {
-        std::fs::rename(&target, work.join("old")).map_err(failed)?;
-    }
-    let here = rustix::fs::CWD;
-    match rustix::fs::renameat_with(here, staged, here, &target, RenameFlags::NOREPLACE) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
-        Err(errno) => Err(failed(errno.into())),
+        put_record(&staged, &record, Durability::Cached)?;
+        self.store.put_layer(&self.chain[index], &staged, work.path())
     }
 }
 
@@ -375,21 +356,75 @@ fn finish(work: &Work<'_>, chosen: &SelectedImage) -> Result<ImageRecord> {
         let missing = || Error::new(Kind::Internal, "a layer that was just committed is gone");
         size += store.layer(chain)?.ok_or_else(missing)?.size;
     }
-    let mut record = ImageRecord::new(
+    let record = ImageRecord::new(
         chosen.descriptor.clone(),
         chosen.manifest.config.clone(),
         chosen.manifest.layers.clone(),
         chosen.config.clone(),
         size,
     );
-    if work.options.sync {
-        record.unsynced_boot = None;
-    }
     store.put_image(&record)?;
     Ok(record)
 }
 
-pub(super) fn sync(path: &Path) -> Result<()> {
-    let directory = File::open(path).map_err(|cause| files::failed(cause, format!("open `{}`", path.display())))?;
-    rustix::fs::syncfs(&directory).map_err(|errno| files::failed(errno.into(), "write everything to disk".into()))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::manifest::{OCI_CONFIG, OCI_MANIFEST};
+
+    #[derive(Default)]
+    struct Documents(Vec<Vec<u8>>);
+
+    impl Source for Documents {
+        fn open(&self, descriptor: &Descriptor, _: u64) -> Result<Blob<'_>> {
+            let found = self.0.iter().find(|bytes| Digest::of(bytes) == descriptor.digest);
+            Ok(Box::new(found.unwrap().as_slice()))
+        }
+
+        fn name(&self) -> String {
+            "documents".into()
+        }
+    }
+
+    impl Documents {
+        /// Returns its entry, without the closing brace.
+        fn put(&mut self, media_type: &str, text: String) -> String {
+            let (digest, size) = (Digest::of(text.as_bytes()), text.len());
+            self.0.push(text.into_bytes());
+            format!(r#"{{"mediaType":"{media_type}","digest":"{digest}","size":{size}"#)
+        }
+
+        fn image(&mut self, platform: &Platform, run: &str) -> String {
+            let Platform { os, architecture, variant } = platform;
+            let platform = format!(r#""os":"{os}","architecture":"{architecture}","variant":"{variant}""#);
+            let root = r#""rootfs":{"type":"layers","diff_ids":[]}"#;
+            let config = self.put(OCI_CONFIG, format!(r#"{{{platform},{root},"config":{run}}}"#));
+            let manifest =
+                format!(r#"{{"schemaVersion":2,"mediaType":"{OCI_MANIFEST}","config":{config}}},"layers":[]}}"#);
+            self.put(OCI_MANIFEST, manifest) + &format!(r#","platform":{{{platform}}}"#)
+        }
+    }
+
+    fn descriptor(entry: &str) -> Descriptor {
+        Descriptor::new(&serde_json::from_str(&format!("{entry}}}")).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn image_whose_record_could_not_be_read_again_is_refused() {
+        let (scratch, mut source) = (tempfile::tempdir().unwrap(), Documents::default());
+        let store = Store::open(scratch.path()).unwrap();
+        let mut load = |run: String| {
+            let image = descriptor(&source.image(&Platform::host(), &run));
+            add(&store, &source, &image, &["x".parse().unwrap()], &LoadOptions::default(), &|_| {})
+        };
+        let many = |text: &str, count: usize| vec![text; count].join(",");
+        // 1e15 is written as 1000000000000000.0.
+        let error = load(format!(r#"{{"Healthcheck":[{}]}}"#, many("1e15", 1_000_000))).unwrap_err();
+        assert_eq!(error.kind(), Kind::Image, "{error}");
+        assert!(error.advice().is_some(), "{error:?}");
+        assert!(store.names().unwrap().is_empty() && store.images().unwrap().is_empty());
+        // An indented record would be longer than the limit.
+        load(format!(r#"{{"Env":[{}]}}"#, many(r#""""#, 1_500_000))).unwrap();
+        assert_eq!(store.images().unwrap().len(), 1);
+    }
 }

@@ -1,10 +1,11 @@
 //! Unpacks each image again from its checked blobs into a second store, and compares the layers file by file.
 
+use super::layer::Limits;
 use super::load::{self, FromStore, LoadOptions};
 use super::store::{ImageRecord, Lease, Store, Temporary};
 use super::{Digest, compare};
 use crate::error::{Context, Kind, Result};
-use crate::files::{self, Lock};
+use crate::files::Lock;
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::os::fd::{AsFd, OwnedFd};
@@ -61,17 +62,20 @@ impl Store {
     fn verify_image(&self, record: &ImageRecord, lease: Lease, repair: Repair, verified: &mut Verified) -> Result<()> {
         let work = Temporary::new(self)?;
         let shadow = Store::open(&work.path().join("store"))?;
-        let again = load::add(&shadow, &FromStore(self), &record.manifest, &[], &LoadOptions::default(), &|_| {});
-        if let Err(error) = again {
-            let repaired = repair == Repair::Yes && self.remove_damaged(record)?;
-            let fault = if repaired {
-                format!("{error}; the blob is removed: pull or load the image again")
-            } else {
-                error.to_string()
-            };
-            verified.findings.push(Finding { image: record.digest.clone(), fault, repaired: false });
-            return Ok(());
-        }
+        let options = LoadOptions { limits: Limits::highest(), ..LoadOptions::default() };
+        let mut again = match load::add(&shadow, &FromStore(self), &record.manifest, &[], &options, &|_| {}) {
+            Ok(again) => again,
+            Err(error) => {
+                let repaired = repair == Repair::Yes && self.remove_damaged(record)?;
+                let fault = if repaired {
+                    format!("{error}; the blob is removed: pull or load the image again")
+                } else {
+                    error.to_string()
+                };
+                verified.findings.push(Finding { image: record.digest.clone(), fault, repaired: false });
+                return Ok(());
+            }
+        };
         let mut damaged = Vec::new();
         for chain in &record.chain {
             verified.layers += 1;
@@ -89,8 +93,11 @@ impl Store {
             damaged.extend(fault.map(|fault| (chain, fault)));
         }
         drop(lease); // this lease would block the repair
+        if repair == Repair::Yes && !damaged.is_empty() {
+            shadow.sync_image(&mut again)?;
+        }
         for (chain, fault) in damaged {
-            let repaired = repair == Repair::Yes && self.replace_layer(chain, &shadow.layer_path(chain), &work)?;
+            let repaired = repair == Repair::Yes && self.repair_layer(chain, &shadow.layer_path(chain), &work)?;
             let in_use = if repair == Repair::Yes && !repaired { "; in use, not repaired" } else { "" };
             let fault = format!("layer {}: {fault}{in_use}", chain.short());
             verified.findings.push(Finding { image: record.digest.clone(), fault, repaired });
@@ -98,27 +105,13 @@ impl Store {
         Ok(())
     }
 
-    /// Skips a layer that a sandbox or a load may have open. An overlay's lower directory must not change, and the old
-    /// one is deleted.
-    fn replace_layer(&self, chain: &Digest, fresh: &Path, work: &Temporary) -> Result<bool> {
+    /// Skips a layer that a sandbox or a load may have open.
+    fn repair_layer(&self, chain: &Digest, fresh: &Path, work: &Temporary) -> Result<bool> {
         let _lock = Lock::wait(&self.path().join("lock"))?;
         if self.reserved()?.digests.contains(chain.hex()) {
             return Ok(false);
         }
-        let mut alone = Vec::new();
-        for image in self.images()?.iter().filter(|image| image.chain.contains(chain)) {
-            match self.lock_alone(&image.digest)? {
-                Some(lock) => alone.push(lock),
-                None => return Ok(false),
-            }
-        }
-        let failed = |cause| files::failed(cause, format!("replace the layer `{}`", chain.short()));
-        let ours = self.layer_path(chain);
-        if ours.exists() {
-            std::fs::rename(&ours, work.path().join(format!("old-{}", chain.hex()))).map_err(failed)?;
-        }
-        std::fs::rename(fresh, &ours).map_err(failed)?;
-        Ok(true)
+        self.replace_layer(chain, fresh, &work.path().join(format!("old-{}", chain.hex())))
     }
 
     fn remove_damaged(&self, record: &ImageRecord) -> Result<bool> {

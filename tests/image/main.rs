@@ -17,6 +17,7 @@ mod engines;
 mod names;
 mod push;
 mod race;
+mod records;
 mod registry;
 mod servers;
 mod store;

@@ -13,6 +13,7 @@
 //! `temporary`. A start takes only a shared lock on its image.
 
 mod blob;
+mod layer;
 mod lease;
 mod names;
 mod prune;
@@ -20,6 +21,7 @@ mod record;
 mod reserve;
 mod temporary;
 
+pub(crate) use layer::put_record;
 pub use lease::{Image, Lease};
 pub use names::Removed;
 pub use prune::Pruned;

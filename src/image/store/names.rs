@@ -60,6 +60,17 @@ impl Store {
         self.find_by_digits(text)
     }
 
+    /// Also of an image with an unreadable record.
+    fn find_digest(&self, text: &str) -> Result<Digest> {
+        match self.find(text) {
+            Err(error) if error.kind() == Kind::Record => {
+                let named = || self.read_name(&self.name_path(&text.parse().ok()?)).ok()?;
+                text.parse().ok().or_else(named).ok_or(error)
+            }
+            found => found.map(|record| record.digest),
+        }
+    }
+
     fn find_by_digits(&self, text: &str) -> Result<ImageRecord> {
         let digits = text.strip_prefix("sha256:").unwrap_or(text);
         if digits.len() < 4 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -149,16 +160,16 @@ impl Store {
     /// Removes a name, or an image with all names if `text` is a digest. An image in use loses only its names; `prune`
     /// removes it later.
     pub fn remove(&self, text: &str) -> Result<Removed> {
-        let record = self.find(text)?;
+        let digest = self.find_digest(text)?;
         let all: Vec<Reference> =
-            self.names()?.into_iter().filter(|(_, digest)| *digest == record.digest).map(|(name, _)| name).collect();
+            self.names()?.into_iter().filter(|(_, named)| *named == digest).map(|(name, _)| name).collect();
         let named = text.parse::<Reference>().ok().map(|name| name.kept()).filter(|name| all.contains(name));
         let going = match &named {
             Some(reference) => vec![reference.clone()],
             None if all.len() > 1 => {
                 let names = all.iter().map(Reference::familiar).collect::<Vec<_>>().join(", ");
                 return Err(Error::new(Kind::State, format!("it has several names: {names}"))
-                    .doing(format!("remove the image `{}`", record.digest.short()))
+                    .doing(format!("remove the image `{}`", digest.short()))
                     .hint("remove it by its names"));
             }
             None => all.clone(),
@@ -170,7 +181,7 @@ impl Store {
             }
         }
         let last = going.len() == all.len();
-        let removed = if last { self.remove_image(&record.digest)?.then_some(record.digest) } else { None };
+        let removed = if last { self.remove_image(&digest)?.then_some(digest) } else { None };
         Ok(Removed { untagged, removed })
     }
 }

@@ -42,13 +42,17 @@ impl Store {
             let _lock = Lock::wait(&self.path.join("lock"))?;
             let reserved = self.reserved()?; // before the names: a finished reservation has a name
             let named: BTreeSet<Digest> = self.names()?.into_iter().map(|(_, digest)| digest).collect();
-            for record in self.images()? {
-                if named.contains(&record.digest) || reserved.digests.contains(record.digest.hex()) {
+            // By their directories: a record may be unreadable.
+            for (name, _) in list(&self.path.join("images"))? {
+                let parsed =
+                    ["sha256", "sha512"].iter().find_map(|algorithm| format!("{algorithm}:{name}").parse().ok());
+                let Some(digest): Option<Digest> = parsed else { continue };
+                if named.contains(&digest) || reserved.digests.contains(&name) {
                     continue;
                 }
-                match self.set_aside(&record.digest, trash.path())? {
-                    true => pruned.images.push(record.digest),
-                    false => pruned.in_use.push(record.digest),
+                match self.set_aside(&digest, trash.path())? {
+                    true => pruned.images.push(digest),
+                    false => pruned.in_use.push(digest),
                 }
             }
             self.set_aside_unused(&trash, &reserved, &mut pruned)?;

@@ -1,8 +1,8 @@
 //! A start reads only one record.
 
-use super::{LARGEST_RECORD, Store, to_json};
+use super::{LARGEST_RECORD, Store};
 use crate::error::{Error, Kind, Result};
-use crate::files::{self, Durability};
+use crate::files::{self, Bounded, Durability};
 use crate::image::config::ImageConfig;
 use crate::image::layer::Skipped;
 use crate::image::manifest::Descriptor;
@@ -113,13 +113,16 @@ impl ImageRecord {
 impl Store {
     /// `None` if the layer is missing or not whole.
     pub(crate) fn layer(&self, chain: &Digest) -> Result<Option<LayerRecord>> {
-        let record: Option<LayerRecord> = read(&self.layer_path(chain).join("layer.json"))?;
-        Ok(record.filter(LayerRecord::is_trusted))
+        match read::<LayerRecord>(&self.layer_path(chain).join("layer.json")) {
+            // A power cut may empty it.
+            Err(error) if error.kind() == Kind::Record => Ok(None),
+            record => Ok(record?.filter(LayerRecord::is_trusted)),
+        }
     }
 
     /// `None` if the store lacks the image.
     pub fn image(&self, manifest: &Digest) -> Result<Option<ImageRecord>> {
-        read(&self.image_path(manifest).join("image.json"))
+        read_image(&self.image_path(manifest))
     }
 
     /// Topmost first.
@@ -128,9 +131,15 @@ impl Store {
     }
 
     pub(crate) fn put_image(&self, record: &ImageRecord) -> Result<()> {
+        let mut bytes = Vec::new();
+        // Without indentation, which multiplies a hostile config.
+        serde_json::to_writer(Bounded::new(&mut bytes, LARGEST_RECORD), record).map_err(|_| {
+            Error::new(Kind::Image, format!("its config needs a record of more than {LARGEST_RECORD} bytes"))
+                .hint("build the image with a smaller config: fewer variables, labels or a shorter health check")
+        })?;
         let path = self.image_path(&record.digest);
         files::create_directories(&path, 0o700)?;
-        files::replace(&path.join("image.json"), &to_json(record)?, 0o600, Durability::Synced)
+        files::replace(&path.join("image.json"), &bytes, 0o600, Durability::Synced)
     }
 
     /// Oldest first.
@@ -142,7 +151,7 @@ impl Store {
         for entry in entries {
             let entry = entry.map_err(|cause| files::failed(cause, format!("list `{}`", path.display())))?;
             // A directory without a record is being made or removed.
-            if let Some(record) = read::<ImageRecord>(&entry.path().join("image.json"))? {
+            if let Some(record) = read_image(&entry.path())? {
                 images.push(record);
             }
         }
@@ -151,17 +160,25 @@ impl Store {
     }
 }
 
+fn read_image(directory: &Path) -> Result<Option<ImageRecord>> {
+    read(&directory.join("image.json")).map_err(|error| match error.kind() {
+        Kind::Record => {
+            let digits = directory.file_name().unwrap_or_default().display();
+            error.hint(format!("`brig image rm sha256:{digits}` removes the image; then pull or load it again"))
+        }
+        _ => error,
+    })
+}
+
 fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>> {
     let bytes = match files::read_bounded(path, LARGEST_RECORD) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == Kind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    serde_json::from_slice(&bytes).map(Some).map_err(|cause| {
-        Error::new(Kind::Record, cause.to_string())
-            .doing(format!("read `{}`", path.display()))
-            .hint("`brig image verify --repair` makes it again")
-    })
+    serde_json::from_slice(&bytes)
+        .map(Some)
+        .map_err(|cause| Error::new(Kind::Record, cause.to_string()).doing(format!("read `{}`", path.display())))
 }
 
 fn boot() -> String {
