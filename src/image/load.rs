@@ -86,9 +86,12 @@ pub(crate) fn current(
         Err(error) => return Err(error),
     };
     let same = record.found_by == *digest || record.digest == *digest;
-    let platform = options.platform.as_ref();
-    let fits = platform
-        .is_none_or(|wanted| wanted.os == record.config.os && wanted.architecture == record.config.architecture);
+    let Platform { os, architecture, variant } = &record.platform();
+    // In doubt `add` chooses again.
+    let fits = match &options.platform {
+        Some(wanted) => *wanted == record.platform(),
+        None => record.digest == *digest || Platform::host().distance(os, architecture, variant) == Some(0),
+    };
     let is_synced = !options.sync || record.unsynced_boot.is_none();
     let is_current =
         same && fits && is_synced && is_complete(store, &record) && store.name_too(name, &record.digest)?;
@@ -370,7 +373,7 @@ fn finish(work: &Work<'_>, chosen: &SelectedImage) -> Result<ImageRecord> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::manifest::{OCI_CONFIG, OCI_MANIFEST};
+    use crate::image::manifest::{OCI_CONFIG, OCI_INDEX, OCI_MANIFEST};
 
     #[derive(Default)]
     struct Documents(Vec<Vec<u8>>);
@@ -407,6 +410,28 @@ mod tests {
 
     fn descriptor(entry: &str) -> Descriptor {
         Descriptor::new(&serde_json::from_str(&format!("{entry}}}")).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn another_platform_of_an_index_is_not_current() {
+        let (scratch, mut source) = (tempfile::tempdir().unwrap(), Documents::default());
+        let store = Store::open(scratch.path()).unwrap();
+        let platforms = ["linux/arm/v6", "linux/arm/v7", "linux/other"].map(|text| text.parse::<Platform>().unwrap());
+        let all: Vec<String> =
+            [Platform::host()].iter().chain(&platforms).map(|each| source.image(each, "{}") + "}").collect();
+        let index = format!(r#"{{"schemaVersion":2,"mediaType":"{OCI_INDEX}","manifests":[{}]}}"#, all.join(","));
+        let index = descriptor(&source.put(OCI_INDEX, index));
+        let name: Reference = "x".parse().unwrap();
+        let choices = || [None].into_iter().chain(platforms.iter().cloned().map(Some));
+        for chosen in choices() {
+            let options = LoadOptions { platform: chosen.clone(), ..LoadOptions::default() };
+            add(&store, &source, &index, std::slice::from_ref(&name), &options, &|_| {}).unwrap();
+            for asked in choices() {
+                let options = LoadOptions { platform: asked.clone(), ..LoadOptions::default() };
+                let found = current(&store, &name, &index.digest, &options).unwrap();
+                assert_eq!(found.is_some(), asked == chosen, "{chosen:?} {asked:?}");
+            }
+        }
     }
 
     #[test]

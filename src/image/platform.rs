@@ -33,7 +33,7 @@ impl Platform {
     }
 
     /// 0 if equal, more for a lower variant; `None` if it does not run here.
-    fn distance(&self, os: &str, architecture: &str, variant: &str) -> Option<u32> {
+    pub(super) fn distance(&self, os: &str, architecture: &str, variant: &str) -> Option<u32> {
         if os != self.os || architecture != self.architecture {
             return None;
         }
