@@ -191,7 +191,10 @@ fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, &'static str> {
     if host.is_none() && !old {
         return Err("the Host header is missing");
     }
-    let websocket = values(&fields, "upgrade").any(|value| value.eq_ignore_ascii_case("websocket"))
+    // Of several, the server could take another, and the bytes after that are not checked.
+    let upgrades: Vec<_> = values(&fields, "upgrade").collect();
+    let websocket = matches!(*upgrades, [one] if one.eq_ignore_ascii_case("websocket"))
+        && values(&fields, "http2-settings").next().is_none()
         && content == Content::Length(0);
     Ok(Some((Head { method: method.into(), target: target.into(), host, content, websocket, old, fields }, at + 2)))
 }
@@ -367,6 +370,11 @@ mod tests {
     fn a_websocket_and_the_hosts_of_proxy_requests_are_seen() {
         let websocket = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n\r\n";
         assert!(pass(websocket, 1000).unwrap()[0].websocket);
+        for other in ["Upgrade: h2c", "Upgrade: websocket", "HTTP2-Settings: AAMAAABk", "Content-Length: 1"] {
+            let text = websocket.replace("Upgrade: WebSocket", &format!("Upgrade: websocket\r\n{other}"));
+            let (head, _) = head(text.as_bytes()).unwrap().unwrap();
+            assert!(!head.websocket, "{other}");
+        }
         let connect = "CONNECT a.example:443 HTTP/1.1\r\nHost: b.example\r\n\r\n";
         assert_eq!(pass(connect, 1000).unwrap()[0].host, Some(("a.example".into(), Some(443))));
     }

@@ -144,6 +144,10 @@ mod tests {
         let text = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
         assert!(asks_to_change(&head(text)));
         assert!(rewritten(text).contains("Connection: Upgrade\r\nUpgrade: websocket\r\n"));
+        let two = text.replace("Upgrade: websocket", "Upgrade: websocket\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk");
+        assert!(!asks_to_change(&head(&two)));
+        let rewritten = rewritten(&two);
+        assert!(!["Upgrade: ", "HTTP2"].iter().any(|word| rewritten.contains(word)), "{rewritten}");
     }
 
     #[test]
