@@ -5,8 +5,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-/// Further rows are added to one row.
+/// Half of them for what was allowed, half for what was refused: refused names are the sandbox's choice, and must not
+/// displace an allowed host. Further rows of a half are added to one row.
 const MOST: usize = 512;
+const OTHERS: (&str, Option<u16>, &str) = ("(others)", None, "there were more than this account holds");
 const MOST_FAULTS: usize = 64;
 /// Different ones in a row; further ones count as status 0.
 const MOST_STATUSES: usize = 64;
@@ -19,7 +21,7 @@ const LONGEST: usize = 512;
 pub struct Row {
     /// The requested name or address.
     pub host: String,
-    /// `None` if only the name was requested.
+    /// `None` if only the name was requested, and for `(others)`.
     pub port: Option<u16>,
     /// Whether it was reached.
     pub allowed: bool,
@@ -63,31 +65,28 @@ pub struct Ledger {
 impl Ledger {
     /// Returns the number of the row.
     pub(super) fn note(&mut self, host: &str, port: Option<u16>, allowed: bool, rule: &str) -> usize {
-        let (host, rule) = (&*shortened(host), &*shortened(rule));
         let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-        let known = |row: &Row| row.host == host && row.port == port && row.allowed == allowed && row.rule == rule;
-        let index = match self.rows.iter().position(known) {
-            Some(index) => index,
-            None => {
-                let (host, port, rule) = if self.rows.len() + 1 < MOST {
-                    (host, port, rule)
-                } else if self.rows.len() < MOST {
-                    ("(others)", None, "there were more than this account holds")
-                } else {
-                    return self.count(MOST - 1, now);
-                };
-                let (host, rule) = (host.to_owned(), rule.to_owned());
-                self.rows.push(Row { host, port, allowed, rule, first: now.clone(), ..Row::default() });
-                self.rows.len() - 1
-            }
-        };
-        self.count(index, now)
-    }
-
-    fn count(&mut self, index: usize, now: String) -> usize {
+        let index = self.find_or_add((&shortened(host), port, &shortened(rule)), allowed, &now);
         self.rows[index].count += 1;
         self.rows[index].last = now;
         self.mark(index)
+    }
+
+    fn find_or_add(&mut self, mut key: (&str, Option<u16>, &str), allowed: bool, first: &str) -> usize {
+        let find = |rows: &[Row], (host, port, rule): (&str, Option<u16>, &str)| {
+            let is_it = |row: &Row| row.host == host && row.port == port && row.allowed == allowed && row.rule == rule;
+            rows.iter().position(is_it)
+        };
+        let mut index = find(&self.rows, key);
+        if index.is_none() && self.rows.iter().filter(|row| row.allowed == allowed).count() + 1 >= MOST / 2 {
+            key = OTHERS;
+            index = find(&self.rows, key);
+        }
+        index.unwrap_or_else(|| {
+            let (host, port, rule) = (key.0.to_owned(), key.1, key.2.to_owned());
+            self.rows.push(Row { host, port, allowed, rule, first: first.to_owned(), ..Row::default() });
+            self.rows.len() - 1
+        })
     }
 
     pub(super) fn add_bytes(&mut self, index: usize, sent: u64, received: u64) {
@@ -154,23 +153,13 @@ impl Ledger {
     /// Joins rows of the same host, port, verdict and rule.
     pub(crate) fn add(&mut self, other: Ledger) {
         for row in other.rows {
-            let same = |own: &Row| {
-                own.host == row.host && own.port == row.port && own.allowed == row.allowed && own.rule == row.rule
-            };
-            match self.rows.iter().position(same) {
-                Some(index) => {
-                    let own = &mut self.rows[index];
-                    own.count += row.count;
-                    own.sent_bytes += row.sent_bytes;
-                    own.received_bytes += row.received_bytes;
-                    row.statuses
-                        .into_iter()
-                        .for_each(|(status, count)| *own.statuses.entry(status).or_default() += count);
-                    own.last = row.last;
-                }
-                None if self.rows.len() < MOST => self.rows.push(row),
-                None => {}
-            }
+            let index = self.find_or_add((&row.host, row.port, &row.rule), row.allowed, &row.first);
+            let own = &mut self.rows[index];
+            own.count += row.count;
+            own.sent_bytes += row.sent_bytes;
+            own.received_bytes += row.received_bytes;
+            row.statuses.into_iter().for_each(|(status, count)| *own.statuses.entry(status).or_default() += count);
+            own.last = row.last;
         }
         self.faults.extend(other.faults);
     }
@@ -181,7 +170,7 @@ impl Ledger {
     }
 
     pub(crate) fn connections(&self) -> u64 {
-        self.rows.iter().filter(|row| row.allowed && row.port.is_some()).map(|row| row.count).sum()
+        self.rows.iter().filter(|row| row.allowed).map(|row| row.count).sum()
     }
 
     /// The requests as rules, each once, for a profile.
@@ -244,8 +233,19 @@ mod tests {
         for number in 0..2 * MOST {
             ledger.note(&format!("{number}.example"), None, false, "no rule");
         }
-        assert_eq!(ledger.rows.len(), MOST);
-        assert_eq!(ledger.rows[MOST - 1].host, "(others)");
+        let others = ledger.rows.last().unwrap();
+        assert_eq!((others.host.as_str(), others.allowed, ledger.rows.len()), ("(others)", false, 1 + MOST / 2));
+        // Refused names leave the other half to allowed hosts.
+        for number in 0..MOST as u16 {
+            ledger.note("b.example", Some(number), true, "b.example");
+        }
+        let others = ledger.rows.last().unwrap();
+        assert_eq!((others.host.as_str(), others.allowed, ledger.rows.len()), ("(others)", true, MOST));
+        assert_eq!(ledger.connections(), 2 + MOST as u64);
+        let mut sum = ledger.clone();
+        sum.add(ledger.clone());
+        sum.add(Ledger { rows: vec![Row { count: 1, received_bytes: 9, ..Row::default() }], ..Ledger::default() });
+        assert_eq!((sum.rows.len(), sum.bytes()), (MOST, (6, 17)));
         let mut copy = Ledger::default();
         while let Some(index) = ledger.next_change() {
             copy.put(index, ledger.rows[index].clone());
