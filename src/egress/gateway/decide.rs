@@ -174,7 +174,8 @@ impl Gateway {
             Host::Name(name) => name,
         };
         let exact = self.policy.allowed.iter().any(|rule| !rule.is_wild() && rule.names(&target.host));
-        if !exact && !self.wild.take() && !weaken::is_off("egress-wild") {
+        // Only a question that leaves can carry data.
+        if !exact && self.resolver.must_ask(name) && !self.wild.take() && !weaken::is_off("egress-wild") {
             let why = format!("too many names in a short time: `{name}`");
             self.ledger.note(name, Some(target.port), false, "too many names below a `*` in a short time");
             return self.dial(number, &Err(why), true);

@@ -149,6 +149,13 @@ impl Resolver {
         Resolver { sources, known: HashMap::new(), lookups: HashMap::new(), next: 0 }
     }
 
+    /// Whether [`Resolver::resolve`] sends a question.
+    pub(super) fn must_ask(&self, name: &str) -> bool {
+        let is_known = self.known.get(name).is_some_and(|(_, until)| *until > Instant::now());
+        let is_asked = self.lookups.values().any(|lookup| lookup.name == name);
+        !(self.sources.hosts.contains_key(name) || is_known || is_asked)
+    }
+
     pub(super) fn resolve(&mut self, name: &str, connection: u32) -> Resolution {
         if let Some(addresses) = self.sources.hosts.get(name) {
             return Resolution::Known(Ok(addresses.clone()));
@@ -162,18 +169,17 @@ impl Resolver {
             lookup.waiting.push(connection);
             return Resolution::Waiting(*number, false);
         }
-        let socket = match self.send(name, 0) {
+        let (socket, ids, asked) = match self.ask_next(name, 0) {
             Ok(sent) => sent,
             Err(errno) => return Resolution::Known(Err(format!("ask `{}`: {errno}", self.sources.servers[0]))),
         };
-        let (socket, ids) = socket;
         self.next = self.next.wrapping_add(1);
         let lookup = Lookup {
             name: name.to_owned(),
             socket,
             ids,
             replies: [None, None],
-            asked: 1,
+            asked,
             stream: None,
             deadline: now + PATIENCE,
             waiting: vec![connection],
@@ -184,6 +190,18 @@ impl Resolver {
 
     pub(super) fn socket(&self, number: u32) -> Option<BorrowedFd<'_>> {
         self.lookups.get(&number).map(|lookup| lookup.socket.as_fd())
+    }
+
+    /// Asks the first server that takes the question, after `asked` of all rounds. Returns how many it passed.
+    fn ask_next(&self, name: &str, asked: usize) -> Result<(OwnedFd, [u16; 2], usize), Errno> {
+        let mut last = Errno::TIMEDOUT;
+        for server in asked..ROUNDS * self.sources.servers.len() {
+            match self.send(name, server) {
+                Ok((socket, ids)) => return Ok((socket, ids, server + 1)),
+                Err(errno) => last = errno, // such as no route to its family
+            }
+        }
+        Err(last)
     }
 
     fn send(&self, name: &str, server: usize) -> Result<(OwnedFd, [u16; 2]), Errno> {
@@ -351,12 +369,11 @@ impl Resolver {
             }
             let Some(lookup) = self.lookups.get(&number) else { continue };
             let some = lookup.replies.iter().flatten().any(|reply| *reply != Reply::Failed);
-            let again = !some && lookup.asked < ROUNDS * self.sources.servers.len();
-            let sent = if again { self.send(&lookup.name, lookup.asked).ok() } else { None };
+            let sent = if some { None } else { self.ask_next(&lookup.name, lookup.asked).ok() };
             match (sent, self.lookups.get_mut(&number)) {
-                (Some((socket, ids)), Some(lookup)) => {
+                (Some((socket, ids, asked)), Some(lookup)) => {
                     (lookup.socket, lookup.ids, lookup.replies) = (socket, ids, [None, None]);
-                    lookup.asked += 1;
+                    lookup.asked = asked;
                     lookup.deadline = now + PATIENCE;
                     renewed.push(number);
                 }
@@ -406,5 +423,45 @@ mod tests {
         let all = hosts("127.0.0.1 localhost Box # me\n\n::1 localhost\nbad line\n");
         assert_eq!(all["localhost"].len(), 2);
         assert_eq!(all["box"], ["127.0.0.1".parse::<IpAddr>().unwrap()]);
+    }
+
+    /// A socket that may not broadcast cannot be connected to it.
+    const UNREACHABLE: &str = "255.255.255.255:53";
+
+    fn resolver(servers: &[SocketAddr]) -> Resolver {
+        Resolver::new(Sources { servers: servers.to_vec(), ..Sources::default() })
+    }
+
+    #[test]
+    fn server_that_cannot_be_reached_is_skipped() {
+        let server = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let (near, far) = (server.local_addr().unwrap(), UNREACHABLE.parse().unwrap());
+        for servers in [[far, near], [near, far]] {
+            let mut resolver = resolver(&servers);
+            assert!(matches!(resolver.resolve("a.example", 1), Resolution::Waiting(1, true)));
+            for _ in 0..ROUNDS {
+                server.recv(&mut [0; 512]).unwrap(); // A
+                server.recv(&mut [0; 512]).unwrap(); // AAAA
+                resolver.expire(resolver.deadline().unwrap());
+            }
+            assert!(resolver.lookups.is_empty());
+        }
+        assert!(matches!(resolver(&[far, far]).resolve("a.example", 1), Resolution::Known(Err(_))));
+    }
+
+    #[test]
+    fn only_an_unknown_name_is_a_question() {
+        let server = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut resolver = resolver(&[server.local_addr().unwrap()]);
+        resolver.sources.hosts.insert("host.example".into(), Vec::new());
+        assert!(!resolver.must_ask("host.example"));
+        assert!(resolver.must_ask("a.example"));
+        assert!(matches!(resolver.resolve("a.example", 1), Resolution::Waiting(1, true)));
+        assert!(!resolver.must_ask("a.example"));
+        resolver.end(1);
+        assert!(!resolver.must_ask("a.example"));
+        resolver.known.get_mut("a.example").unwrap().1 = Instant::now();
+        assert!(resolver.must_ask("a.example"));
     }
 }

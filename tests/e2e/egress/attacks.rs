@@ -199,6 +199,16 @@ fn connect_to_another_port_is_refused_with_the_reason() {
 }
 
 #[test]
+fn connections_to_one_name_below_a_star_are_not_limited() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let near = format!("{}:8080", world.address);
+    let task = world.bare(&lab).args(["--allow", "*.b.test:8080", "--allow", &near]);
+    let run = task.sh("for i in $(seq 100); do curl -sS -o /dev/null http://one.b.test:8080/ || exit 1; done");
+    run.ended_as("succeeded", 0);
+}
+
+#[test]
 fn a_client_that_only_begins_as_ssh_does_is_not_passed_on_at_ports_of_http() {
     let ask = |first: &str| {
         format!(
