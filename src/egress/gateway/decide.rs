@@ -5,7 +5,7 @@ use super::flow::End;
 use super::front::{self, ProxyRequest};
 use super::host_address::is_own;
 use super::resolver::{Answer, Found, Resolution};
-use super::{ASK, BURST, Gateway, Source, cut};
+use super::{ASK, BURST, Gateway, Source, USED_UP, cut};
 use crate::egress::broker::Served;
 use crate::egress::dns::{self, Code, Record};
 use crate::egress::http;
@@ -147,6 +147,7 @@ impl Gateway {
     fn verdict(&mut self, host: &Host, port: u16) -> Result<usize, String> {
         let verdict = match self.policy.verdict(host, port) {
             Verdict::Denied(_) if weaken::is_off("egress-rules") => Verdict::Allowed("(weakened)".into()),
+            Verdict::Allowed(_) if self.budget.is_used_up() => Verdict::Denied(USED_UP.into()),
             verdict => verdict,
         };
         match verdict {

@@ -160,9 +160,13 @@ impl Flow {
 
     /// Keeps what cannot be sent.
     pub(super) fn flush(&mut self, to: &mut End) -> Result<(), Errno> {
-        let mut sent = 0;
-        while to.writable && sent < self.pending.len() {
-            match send(&to.socket, &self.pending[sent..], SendFlags::NOSIGNAL) {
+        self.flush_most(to, usize::MAX)
+    }
+
+    fn flush_most(&mut self, to: &mut End, most: usize) -> Result<(), Errno> {
+        let (mut sent, end) = (0, self.pending.len().min(most));
+        while to.writable && sent < end {
+            match send(&to.socket, &self.pending[sent..end], SendFlags::NOSIGNAL) {
                 Ok(count) => sent += count,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => to.writable = false,
@@ -179,12 +183,11 @@ impl Flow {
 
     pub(super) fn flush_within(&mut self, to: &mut End, budget: &mut Budget) -> Result<Pass, Errno> {
         let waiting = self.pending.len();
-        if waiting > 0 && budget.available() == 0 {
-            return Ok(Pass::Throttled);
-        }
-        self.flush(to)?;
-        budget.spend(waiting - self.pending.len());
-        Ok(Pass::Idle)
+        let available = budget.available();
+        self.flush_most(to, available)?;
+        let sent = waiting - self.pending.len();
+        budget.spend(sent);
+        Ok(if sent == available && sent < waiting { Pass::Throttled } else { Pass::Idle })
     }
 
     pub(super) fn close_when_done(&mut self, to: &End) -> Result<(), Errno> {
@@ -212,9 +215,9 @@ impl Flow {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         let mut throttled = false;
         for _ in 0..ROUNDS {
-            self.flush(to)?;
+            let pass = self.flush_within(to, budget)?;
             if !self.pending.is_empty() {
-                return Ok(Pass::Idle);
+                return Ok(pass);
             }
             if self.inside == 0 && !self.ended && from.readable && !throttled {
                 let available = budget.available();

@@ -43,6 +43,7 @@ const BURST: usize = 64;
 const TELL: Duration = Duration::from_millis(100);
 /// After this idle time, memory is released. The next request takes some 100 us longer.
 const IDLE: Duration = Duration::from_millis(500);
+const USED_UP: &str = "all bytes that may pass have passed";
 
 #[derive(Debug, Default)]
 pub(crate) struct Service {
@@ -360,7 +361,7 @@ impl Gateway {
                 Need::Again => return self.again.push(number),
                 Need::Later => {
                     if self.budget.is_used_up() {
-                        self.ledger.note("(any)", None, false, "all bytes that may pass have passed");
+                        self.ledger.note("(any)", None, false, USED_UP);
                         return self.end(number, true);
                     }
                     return self.later.push(number);

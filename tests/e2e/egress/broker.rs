@@ -313,6 +313,24 @@ fn uploads_in_chunks_and_many_requests_on_one_connection_come_whole() {
     assert!(run.stderr.ends_with("same\n"), "{run:#?}");
 }
 
+/// Each tiny chunk becomes two TLS records, so one write fills the gateway's buffer towards the server.
+const TINY_CHUNKS: &str = r#"
+import os, socket, ssl
+context = ssl.create_default_context(cafile=os.environ['SSL_CERT_FILE'])
+sock = context.wrap_socket(socket.create_connection(('a.test', 8444)), server_hostname='a.test'); sock.settimeout(10)
+head = b'POST /up HTTP/1.1\r\nHost: a.test:8444\r\nTransfer-Encoding: chunked\r\n\r\n'
+sock.sendall(head + b'1\r\nx\r\n' * 2000 + b'0\r\n\r\n'); print(sock.recv(1000).decode())
+"#;
+
+#[test]
+fn upload_of_tiny_chunks_does_not_stall() {
+    let lab = Lab::new();
+    let Some(world) = world_with_events(&lab) else { return };
+    lab.file("work/tiny.py", TINY_CHUNKS);
+    let run = world.brokered_at(&lab, VALUE, "\"a.test:8444\"", "").sh("python3 tiny.py");
+    assert!(run.stderr.contains("POST yes 2000 "), "{run:#?}");
+}
+
 #[test]
 fn events_come_one_by_one_and_websockets_talk() {
     let lab = Lab::new();

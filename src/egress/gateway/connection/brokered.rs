@@ -363,6 +363,7 @@ impl Connection {
             drain(outside, self.up.buffer());
             self.held.drain(..length);
         }
+        self.held_back = self.up.waiting() >= HELD && !self.held.is_empty();
         if tls.client_is_done && !tls.server_has_end && self.held.is_empty() {
             outside.send_close_notify();
             (tls.server_has_end, self.up.ended) = (true, true);
@@ -387,7 +388,8 @@ impl Connection {
         } else if self.client_ended {
             return Ok(Need::End(false));
         }
-        let can_read = self.can_read_client() || tls.outside.is_some() && self.can_read_server(tls);
+        let has_room = std::mem::replace(&mut self.held_back, false) && self.up.waiting() < HELD;
+        let can_read = has_room || self.can_read_client() || tls.outside.is_some() && self.can_read_server(tls);
         Ok(if can_read { Need::Again } else { Need::Nothing })
     }
 }

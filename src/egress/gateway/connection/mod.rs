@@ -89,6 +89,7 @@ pub(super) struct Connection {
     /// The client's bytes before a decision.
     pub(super) held: Vec<u8>,
     pub(super) client_ended: bool,
+    /// Bytes in `held` wait for room in `up`.
     held_back: bool,
     /// Of the server's answers since the last call.
     pub(super) statuses: Vec<u16>,
@@ -310,7 +311,9 @@ impl Connection {
             return Ok(if silent { Need::End(false) } else { Need::Nothing });
         };
         if let Front::Ssh = self.front {
-            self.up.flush(server)?;
+            if self.up.flush_within(server, budget)? == Pass::Throttled {
+                return Ok(Need::Later);
+            }
             match begins_with(server, SSH)? {
                 None => {
                     self.deadline.get_or_insert_with(|| Instant::now() + ASK);
@@ -324,7 +327,9 @@ impl Connection {
             self.up.push(&std::mem::take(&mut self.held));
         }
         if let Front::Requests { upgrade: true, .. } = self.front {
-            self.up.flush(server)?;
+            if self.up.flush_within(server, budget)? == Pass::Throttled {
+                return Ok(Need::Later);
+            }
             match begins_with(server, AGREED)? {
                 None => return Ok(Need::Nothing),
                 Some(true) => self.front = Front::Through,
@@ -346,7 +351,8 @@ impl Connection {
                 self.up.ended = self.client_ended && self.held.is_empty();
                 self.up.close_when_done(server)?;
                 // Read again what waited for room.
-                let held_back = std::mem::replace(&mut self.held_back, false) || self.client.readable;
+                let can_read = self.client.readable && !self.client_ended;
+                let held_back = std::mem::replace(&mut self.held_back, false) || can_read;
                 if held_back && self.up.waiting() == 0 { Pass::More } else { pass }
             }
         };
@@ -375,6 +381,7 @@ impl Connection {
 
     pub(super) fn time_out(&mut self) -> Need {
         match &mut self.back {
+            Back::Dialling(_) if self.inward => Need::End(true), // the server's socket is reused
             Back::Dialling(rest) if !rest.is_empty() => {
                 let rest = std::mem::take(rest);
                 self.dial(rest)
@@ -445,19 +452,4 @@ impl Connection {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_connection_with_more_than_a_little_ends_for_the_sum() {
-        let mut waiting = Waiting::default();
-        assert!(!waiting.count(1, MOST));
-        assert!(!waiting.count(2, LITTLE));
-        assert!(waiting.count(2, LITTLE + 1));
-        assert!(!waiting.count(2, 0));
-        waiting.forget(1);
-        assert!(!waiting.count(3, MOST));
-        waiting.forget(4);
-        assert_eq!(waiting.sum, MOST);
-    }
-}
+mod tests;
