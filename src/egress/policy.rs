@@ -5,6 +5,7 @@ use super::guard;
 use super::rule::{Host, LOOPBACK, Rule, ports};
 use crate::error::{Error, Kind, Result};
 use crate::spec::network::Served;
+use crate::sys::weaken;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -96,7 +97,7 @@ impl Policy {
     }
 
     pub(crate) fn verdict(&self, host: &Host, port: u16) -> Verdict {
-        if let Some(rule) = self.denied.iter().find(|rule| rule.covers(host, port)) {
+        if let Some(rule) = self.denied.iter().find(|rule| rule.denies(host, port)) {
             return Verdict::Denied(format!("denied by `{rule}`"));
         }
         let allows = |rule: &&Rule| match host {
@@ -115,13 +116,18 @@ impl Policy {
         }
     }
 
+    /// The rule that denies an address, whatever name leads there.
+    pub(crate) fn denial(&self, address: &Host, port: u16) -> Option<&Rule> {
+        self.denied.iter().find(|rule| rule.denies(address, port)).filter(|_| !weaken::is_off("egress-rules"))
+    }
+
     pub(crate) fn check_address(
         &self,
         address: IpAddr,
         port: u16,
         is_own: impl FnOnce(IpAddr) -> bool,
     ) -> Option<&'static str> {
-        if crate::sys::weaken::is_off("egress-rebinding") {
+        if weaken::is_off("egress-rebinding") {
             None
         } else {
             guard::check_address(address, port, &self.allowed, is_own)
@@ -156,7 +162,7 @@ impl Policy {
 
 /// Data that leaves in names is long.
 fn is_modest(name: &str) -> bool {
-    name.len() <= MOST_BYTES && name.split('.').count() <= MOST_LABELS + 2 || crate::sys::weaken::is_off("egress-wild")
+    name.len() <= MOST_BYTES && name.split('.').count() <= MOST_LABELS + 2 || weaken::is_off("egress-wild")
 }
 
 #[cfg(test)]
@@ -174,13 +180,16 @@ mod tests {
 
     #[test]
     fn a_verdict_names_its_rule() {
-        let policy = policy(&["a.example:443", "*.b.example:80", "10.0.0.0/8:5432"], &["bad.b.example:80"]);
+        let allowed = ["a.example:443", "*.b.example:80,22", "10.0.0.0/8:5432"];
+        let policy = policy(&allowed, &["bad.b.example:80", "worse.b.example"]);
         let check = |asked: &str, port, expected: Verdict| assert_eq!(policy.verdict(&host(asked), port), expected);
         let denied = |words: &str| Verdict::Denied(words.to_owned());
         check("a.example", 443, Verdict::Allowed("a.example:443".into()));
         check("a.example", 80, denied("`a.example:443` does not allow port 80"));
-        check("x.b.example", 80, Verdict::Allowed("*.b.example:80".into()));
+        check("x.b.example", 80, Verdict::Allowed("*.b.example:80,22".into()));
         check("bad.b.example", 80, denied("denied by `bad.b.example:80`"));
+        check("bad.b.example", 22, Verdict::Allowed("*.b.example:80,22".into()));
+        check("worse.b.example", 22, denied("denied by `worse.b.example`"));
         check("c.example", 80, denied("no rule allows `c.example:80`"));
         check("10.1.1.1", 5432, Verdict::Allowed("10.0.0.0/8:5432".into()));
         check("93.184.216.34", 443, denied("no rule allows `93.184.216.34:443`"));

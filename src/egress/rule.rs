@@ -45,6 +45,7 @@ enum Pattern {
 pub struct Rule {
     pattern: Pattern,
     ports: Vec<u16>,
+    has_ports: bool,
     text: String,
 }
 
@@ -75,6 +76,16 @@ impl Rule {
 
     pub(crate) fn covers(&self, host: &Host, port: u16) -> bool {
         self.ports.contains(&port) && self.names(host)
+    }
+
+    /// A denial without ports covers each port.
+    pub(crate) fn denies(&self, host: &Host, port: u16) -> bool {
+        (!self.has_ports || self.ports.contains(&port)) && self.names(host)
+    }
+
+    /// Empty for each port.
+    pub(crate) fn denied_ports(&self) -> &[u16] {
+        if self.has_ports { &self.ports } else { &[] }
     }
 
     pub(crate) fn ports(&self) -> &[u16] {
@@ -111,7 +122,7 @@ impl Rule {
             (Pattern::Loopback, Pattern::Range(range)) => LOOPBACK.map(Prefix::of_one).contains(range),
             _ => false,
         };
-        hosts && other.ports.iter().all(|port| self.ports.contains(port))
+        hosts && (other.has_ports || !self.has_ports) && other.ports.iter().all(|port| self.ports.contains(port))
     }
 }
 
@@ -153,11 +164,11 @@ pub(crate) fn ports(rules: &[Rule]) -> Vec<u16> {
 
 fn parse(text: &str) -> Result<Rule, String> {
     let (host, ports) = split(text)?;
-    let ports = match ports {
-        Some(list) => port_list(list)?,
-        None => DEFAULT_PORTS.to_vec(),
+    let (ports, has_ports) = match ports {
+        Some(list) => (port_list(list)?, true),
+        None => (DEFAULT_PORTS.to_vec(), false),
     };
-    Ok(Rule { pattern: pattern(host)?, ports, text: text.to_owned() })
+    Ok(Rule { pattern: pattern(host)?, ports, has_ports, text: text.to_owned() })
 }
 
 fn split(text: &str) -> Result<(&str, Option<&str>), String> {
@@ -344,6 +355,8 @@ mod tests {
         check(&["a.debian.org:443", "*.debian.org:80"], true);
         check(&["10.0.0.0/8:1", "10.1.0.0/16:1"], false);
         check(&["x.org", "x.org"], false);
+        check(&["x.org", "x.org:80,443"], false);
+        check(&["10.0.0.0/8:80,443", "10.0.0.1"], true); // as denials, the second covers more ports
         check(&["localhost:80", "127.0.0.1:80"], false);
         check(&["localhost:80", "127.0.0.0/8:80"], true);
         check(&["x.org", "y.org"], true);

@@ -108,6 +108,9 @@ fn closed(first: &[Condition], fence: &Fence) -> Rules {
 }
 
 fn reached(first: &[Condition], reach: &Reach, then: Action) -> Rules {
+    if reach.ports.is_empty() {
+        return vec![([first, &[Condition::Destination(reach.range)]].concat(), then)];
+    }
     let mut runs: Vec<(u16, u16)> = Vec::new();
     for &port in &reach.ports {
         match runs.last_mut() {
@@ -135,7 +138,7 @@ mod tests {
     fn what_is_denied_counts_before_what_is_allowed_and_that_before_what_is_closed() {
         let reach = |text, ports: &[u16]| Reach { range: prefix(text, 32), ports: ports.to_vec() };
         let fence = Fence {
-            denied: vec![reach("10.0.0.1", &[80])],
+            denied: vec![reach("10.0.0.1", &[80]), reach("10.0.0.3", &[])],
             allowed: vec![reach("10.0.0.2", &[80, 81, 90])],
             closed: vec![prefix("10.0.0.0", 8)],
         };
@@ -143,9 +146,12 @@ mod tests {
         let verdicts: Vec<_> = chains[0].2.iter().map(|(_, then)| *then).collect();
         use Action::{Accept, Reject};
         // Two protocols for each run of ports.
-        assert_eq!(verdicts, [Accept, Accept, Accept, Reject, Reject, Reject, Accept, Accept, Accept, Accept, Reject]);
+        let (denied, allowed) = ([Reject; 3], [Accept; 4]);
+        let expected = [&[Accept, Accept, Accept, Reject], &denied[..], &allowed, &[Reject]].concat();
+        assert_eq!(verdicts, expected);
         assert_eq!(chains[0].2[3].0, [Condition::Over(MOST_CONNECTIONS)]);
-        assert_eq!(chains[0].2[6].0[2], Condition::Ports(80, 81));
+        assert_eq!(chains[0].2[6].0, [Condition::Destination(prefix("10.0.0.3", 32))]); // every protocol
+        assert_eq!(chains[0].2[7].0[2], Condition::Ports(80, 81));
     }
 
     #[test]

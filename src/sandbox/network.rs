@@ -193,15 +193,13 @@ impl Network {
     }
 
     fn fence(&self) -> Fence {
-        let reaches = |rules: &[Rule]| {
-            let reach = |rule: &Rule| Some(Reach { range: rule.range()?, ports: rule.ports().to_vec() });
-            rules.iter().filter_map(reach).collect::<Vec<_>>()
-        };
-        let mut allowed = reaches(&self.policy.allowed);
+        let reach = |rule: &Rule, ports: &[u16]| Some(Reach { range: rule.range()?, ports: ports.to_vec() });
+        let denied = self.policy.denied.iter().filter_map(|rule| reach(rule, rule.denied_ports())).collect();
+        let mut allowed: Vec<_> = self.policy.allowed.iter().filter_map(|rule| reach(rule, rule.ports())).collect();
         allowed.extend(
             self.resolvers().into_iter().map(|address| Reach { range: Prefix::of_one(address), ports: vec![DNS_PORT] }),
         );
-        Fence { denied: reaches(&self.policy.denied), allowed, closed: special().collect() }
+        Fence { denied, allowed, closed: special().collect() }
     }
 
     /// Allows the broker's hosts, each at its port, if no rule does.

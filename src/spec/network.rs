@@ -108,7 +108,7 @@ pub(crate) struct Fence {
     pub closed: Vec<Prefix>,
 }
 
-/// Ports of TCP and UDP alike.
+/// Ports of TCP and UDP alike. None stands for every packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reach {
     pub range: Prefix,

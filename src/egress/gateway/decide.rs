@@ -11,7 +11,7 @@ use crate::egress::dns::{self, Code, Record};
 use crate::egress::http;
 use crate::egress::ledger::{Word, shortened};
 use crate::egress::names::{address_v4, address_v6};
-use crate::egress::policy::{Ech, Verdict};
+use crate::egress::policy::{Ech, Policy, Verdict};
 use crate::egress::rule::{Host, Rule};
 use crate::spec::network::{DNS_PORT, GATEWAY, NAMES_V4, NAMES_V6, PROXY_PORTS};
 use crate::sys::weaken;
@@ -206,22 +206,8 @@ impl Gateway {
         let Some(target) = self.connections.get(&number).and_then(|connection| connection.target.clone()) else {
             return;
         };
-        let mut objection = None;
-        let mut addresses = VecDeque::new();
-        for address in found.iter().flatten() {
-            if addresses.len() >= MOST_ADDRESSES {
-                break;
-            }
-            let what = if by_name { self.policy.check_address(*address, target.port, is_own) } else { None };
-            match what {
-                Some(what) => {
-                    let rule = SocketAddr::new(address.to_canonical(), target.port);
-                    let why = format!("`{}` leads to {address}: {what}", target.host);
-                    objection = Some(format!("{why}; the rule `{rule}` would allow it"));
-                }
-                None => addresses.push_back(SocketAddr::new(*address, target.port)),
-            }
-        }
+        let (addresses, objection) =
+            choose_addresses(&self.policy, &target, found.as_deref().unwrap_or_default(), by_name);
         let opened = |each: &SocketAddr| self.policy.check_address(each.ip(), each.port(), |_| true).is_none();
         let stays_out = by_name && !addresses.iter().any(opened);
         let why = match (addresses.is_empty(), objection, found) {
@@ -348,15 +334,40 @@ impl Gateway {
     /// Also cuts open connections.
     pub(super) fn deny(&mut self, text: &str) {
         let Ok(rule) = Rule::parse(text) else { return };
-        let open: Vec<u32> = self
-            .connections
-            .iter()
-            .filter(|(_, each)| each.target.as_ref().is_some_and(|target| rule.covers(&target.host, target.port)))
-            .map(|(number, _)| *number)
-            .collect();
+        let open: Vec<u32> =
+            self.connections.iter().filter(|(_, each)| each.is_denied(&rule)).map(|(number, _)| *number).collect();
         open.into_iter().for_each(|number| self.end(number, true));
         self.policy.deny(rule);
     }
+}
+
+/// Returns the addresses to dial in turn, and the last objection to one.
+fn choose_addresses(
+    policy: &Policy,
+    target: &Target,
+    found: &[IpAddr],
+    by_name: bool,
+) -> (VecDeque<SocketAddr>, Option<String>) {
+    let (mut addresses, mut objection) = (VecDeque::new(), None);
+    // The families take turns, because this host may lack one.
+    let (one, other): (Vec<IpAddr>, Vec<IpAddr>) = found.iter().partition(|each| each.is_ipv4() == found[0].is_ipv4());
+    let turns = (0..found.len()).flat_map(|index| [one.get(index), other.get(index)]).flatten();
+    for &address in turns {
+        if addresses.len() >= MOST_ADDRESSES {
+            break;
+        }
+        let leads = || format!("`{}` leads to {address}", target.host);
+        let canonical = address.to_canonical();
+        if let Some(rule) = policy.denial(&Host::Address(canonical), target.port) {
+            objection = Some(format!("{}, denied by `{rule}`", leads()));
+        } else if by_name && let Some(what) = policy.check_address(address, target.port, is_own) {
+            let rule = SocketAddr::new(canonical, target.port);
+            objection = Some(format!("{}: {what}; the rule `{rule}` would allow it", leads()));
+        } else {
+            addresses.push_back(SocketAddr::new(address, target.port));
+        }
+    }
+    (addresses, objection)
 }
 
 /// Any port is free for all in the sandbox's namespace (ip_unprivileged_port_start).
@@ -382,5 +393,47 @@ impl Connection {
         self.deadline = Some(Instant::now() + Duration::from_secs(10));
         self.inward = true;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(allowed: &[&str], denied: &[&str], found: &[&str]) -> (String, String) {
+        let rules = |list: &[&str]| list.iter().map(|each| Rule::parse(each).unwrap()).collect();
+        let policy = Policy { allowed: rules(allowed), denied: rules(denied), ..Policy::default() };
+        let target = Target { host: Host::Name("x.example".into()), port: 443, row: 0 };
+        let found: Vec<IpAddr> = found.iter().map(|each| each.parse().unwrap()).collect();
+        let (addresses, objection) = choose_addresses(&policy, &target, &found, true);
+        let addresses: Vec<_> = addresses.iter().map(|each| each.ip().to_string()).collect();
+        (addresses.join(" "), objection.unwrap_or_default())
+    }
+
+    #[test]
+    fn denial_of_an_address_covers_names_that_lead_there() {
+        let allowed = ["x.example:443", "10.0.0.0/8:443"];
+        let check = |denied: &str, found: &[&str], addresses: &str, words: &str| {
+            let expected = (addresses.to_owned(), words.to_owned());
+            assert_eq!(choose(&allowed, &[denied], found), expected, "{denied}");
+        };
+        check("10.0.0.1:80", &["10.0.0.1"], "10.0.0.1", "");
+        let one = "`x.example` leads to 10.0.0.1, denied by `10.0.0.1:443`";
+        check("10.0.0.1:443", &["10.0.0.1", "10.0.0.2"], "10.0.0.2", one);
+        let mapped = "`x.example` leads to ::ffff:10.0.0.1, denied by `10.0.0.0/24`";
+        check("10.0.0.0/24", &["::ffff:10.0.0.1"], "", mapped);
+        let public = "`x.example` leads to 93.184.216.34, denied by `93.184.216.0/24:443`";
+        check("93.184.216.0/24:443", &["93.184.216.34"], "", public);
+    }
+
+    #[test]
+    fn both_families_are_dialled_in_turn() {
+        let v4 = ["1.1.1.1", "1.1.1.2", "1.1.1.3", "1.1.1.4", "1.1.1.5"];
+        let v6 = ["2606:4700::1", "2606:4700::2"];
+        let check = |found: Vec<&str>, expected: &str| assert_eq!(choose(&[], &[], &found).0, expected);
+        check([&v4[..], &v6[..]].concat(), "1.1.1.1 2606:4700::1 1.1.1.2 2606:4700::2");
+        check([&v6[..], &v4[..1]].concat(), "2606:4700::1 1.1.1.1 2606:4700::2");
+        check(v4.to_vec(), "1.1.1.1 1.1.1.2 1.1.1.3 1.1.1.4");
+        check(Vec::new(), "");
     }
 }

@@ -170,6 +170,18 @@ fn a_name_without_a_rule_never_leaves() {
 }
 
 #[test]
+fn a_name_that_leads_to_a_denied_address_is_refused() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let denied = format!("{}:8080", world.address);
+    let task = || world.task(&lab).args(["--deny", &denied]);
+    let run = task().sh("curl -sS http://a.test:8080/");
+    assert_eq!(refusals(&run, "a.test"), format!("`a.test` leads to {}, denied by `{denied}`", world.address));
+    let weak = task().weakened("egress-rules").sh("curl -sS http://a.test:8080/");
+    assert!(weak.stderr.contains("served by a.test"), "the attack proves nothing: {weak:#?}");
+}
+
+#[test]
 fn names_below_a_star_carry_no_data() {
     let lab = Lab::new();
     let Some(world) = World::new(&lab) else { return };

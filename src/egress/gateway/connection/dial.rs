@@ -20,6 +20,7 @@ impl Connection {
             match begin_dial(&address, self.stays_out) {
                 Ok(socket) => {
                     self.server = Some(End::new(socket));
+                    self.dialled = Some(address);
                     self.back = Back::Dialling(addresses);
                     self.deadline = Some(Instant::now() + DIAL);
                     return Need::Watch;

@@ -9,7 +9,7 @@ use crate::egress::broker::Served;
 use crate::egress::hello::HANDSHAKE;
 use crate::egress::http::{self, Requests, Step};
 use crate::egress::policy::Ech;
-use crate::egress::rule::Host;
+use crate::egress::rule::{Host, Rule};
 use crate::sys::weaken;
 use brokered::{Brokered, HTTP_2_PREFACE, HTTP_2_REFUSED};
 use rustix::io::Errno;
@@ -86,6 +86,8 @@ pub(super) struct Connection {
     pub(super) target: Option<Target>,
     pub(super) client: End,
     pub(super) server: Option<End>,
+    /// The address of `server`.
+    dialled: Option<SocketAddr>,
     /// The client's bytes before a decision.
     pub(super) held: Vec<u8>,
     pub(super) client_ended: bool,
@@ -135,6 +137,7 @@ impl Connection {
             target: None,
             client: End::new(client),
             server: None,
+            dialled: None,
             held: Vec::new(),
             client_ended: false,
             held_back: false,
@@ -395,6 +398,19 @@ impl Connection {
                 _ => Need::End(true),
             },
         }
+    }
+}
+
+impl Connection {
+    /// Whether it leads, or may still lead, to a host or an address that the rule denies.
+    pub(super) fn is_denied(&self, rule: &Rule) -> bool {
+        let rest = match &self.back {
+            Back::Dialling(rest) => Some(rest),
+            _ => None,
+        };
+        let denies = |each: &SocketAddr| rule.denies(&Host::Address(each.ip().to_canonical()), each.port());
+        self.target.as_ref().is_some_and(|target| rule.denies(&target.host, target.port))
+            || self.dialled.iter().chain(rest.into_iter().flatten()).any(denies)
     }
 }
 

@@ -66,3 +66,22 @@ fn timed_out_dial_into_the_sandbox_keeps_its_socket() {
     assert_eq!(connection.time_out(), Need::End(true));
     assert!(connection.server.is_some());
 }
+
+#[test]
+fn denial_of_an_address_covers_connections_that_lead_there_by_name() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (mut connection, ..) = open_connection(Front::Opening);
+    let later: SocketAddr = "192.0.2.1:443".parse().unwrap();
+    assert_eq!(connection.dial([address, later].into()), Need::Watch);
+    let check = |rule: &str, expected| {
+        assert_eq!(connection.is_denied(&Rule::parse(rule).unwrap()), expected, "{rule}");
+    };
+    check(&format!("127.0.0.0/8:{}", address.port()), true);
+    check(&format!("localhost:{}", address.port()), true);
+    check("127.0.0.1", true);
+    check("192.0.2.1:443", true);
+    check("192.0.2.1:80", false);
+    check("192.0.2.2", false);
+    check("a.example:80", true);
+}

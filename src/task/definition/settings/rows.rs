@@ -161,7 +161,7 @@ pub(super) static ROWS: &[Setting] = &[
         .help("Allow a host: api.example.com:443, *.debian.org:80,443, 10.0.0.0/8:5432 (ports: 80 and 443 if none), or a group: @npm @pypi @crates @go @debian @ubuntu @github @gitlab (repeat)"),
     row("--deny", "RULE", "network.deny", Texts, Free, |it, v| v.extend(&mut it.sandbox.network.policy.denied, Rule::parse_all))
         .group(NETWORK)
-        .help("Refuse what a rule covers although another one allows it"),
+        .help("Refuse what a rule covers although another one allows it (every port if none)"),
     row("--resolver", "ADDRESS[:PORT]", "network.resolver", Text, Key("networks"), |it, v| v.some(&mut it.sandbox.network.policy.resolver, resolver))
         .group(NETWORK)
         .help("The server that resolves the allowed names [default: the host's own servers]"),
