@@ -119,21 +119,50 @@ impl Directory {
 
     /// Includes groups below; skips those that vanish meanwhile.
     pub(super) fn processes(&self, found: &mut Vec<i32>) -> Result<(), Errno> {
-        match self.read("cgroup.procs") {
-            Ok(text) => found.extend(text.lines().filter_map(|line| line.parse::<i32>().ok())),
+        let mut add = |file: Result<OwnedFd, Errno>| match file.and_then(|file| read_all(&file)) {
+            Ok(text) => {
+                found.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+                Ok(())
+            }
             // A threaded v2 group lists no process: its domain does.
-            Err(Errno::OPNOTSUPP | Errno::NODEV | Errno::NOENT) => {}
-            Err(errno) => return Err(errno),
-        }
-        let children = match self.children() {
-            Err(Errno::NOENT | Errno::NODEV) => return Ok(()),
-            other => other?,
+            Err(Errno::OPNOTSUPP | Errno::NODEV | Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno),
         };
-        for name in children {
-            match self.child(&name) {
-                Ok(child) => child.processes(found)?,
-                Err(Errno::NOENT | Errno::NODEV) => {}
-                Err(errno) => return Err(errno),
+        add(self.reader("cgroup.procs"))?;
+        self.walk(|parent, name| {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            add(openat(parent, Path::new(name).join("cgroup.procs"), flags, Mode::empty()))
+        })
+    }
+
+    /// Calls `each` with the parent and the name of every group below, children first; skips those that vanish. A
+    /// container may have made groups deeper than a path or our descriptors reach: this holds two.
+    fn walk(&self, mut each: impl FnMut(BorrowedFd<'_>, &OsStr) -> Result<(), Errno>) -> Result<(), Errno> {
+        let vanished = |errno| matches!(errno, Errno::NOENT | Errno::NODEV);
+        let listed = |directory: &Directory| match directory.children() {
+            Err(errno) if vanished(errno) => Ok(Vec::new()),
+            other => other,
+        };
+        // The names on the way, and the children that are left at each level.
+        let (mut way, mut left) = (Vec::new(), vec![listed(self)?]);
+        let mut here = self.child(".")?;
+        while let Some(children) = left.last_mut() {
+            if let Some(name) = children.pop() {
+                match here.child(&name) {
+                    Ok(child) => {
+                        left.push(listed(&child)?);
+                        way.push(name);
+                        here = Directory { path: PathBuf::new(), ..child };
+                    }
+                    Err(errno) if vanished(errno) => {}
+                    Err(errno) => return Err(errno),
+                }
+                continue;
+            }
+            left.pop();
+            if let Some(name) = way.pop() {
+                here = here.child("..")?;
+                each(here.fd(), &name)?;
             }
         }
         Ok(())
@@ -157,23 +186,31 @@ pub(crate) fn remove_empty(path: &Path) -> bool {
 /// Removes a group and those below it. A missing group is not an error. A busy group is retried `tries` times, each
 /// time after twice the pause.
 pub(super) fn remove(path: &Path, tries: u32) -> Result<(), Errno> {
-    let mut pause = Duration::from_millis(1);
-    for attempt in 1.. {
-        match unlinkat(CWD, path, AtFlags::REMOVEDIR) {
-            Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            Err(Errno::BUSY) if attempt <= tries => {}
-            Err(errno) => return Err(errno),
-        }
-        let children = Directory::open(path).and_then(|directory| directory.children()).unwrap_or_default();
-        for name in &children {
-            remove(&path.join(name), tries)?;
-        }
-        if children.is_empty() {
-            std::thread::sleep(pause);
-            pause *= 2;
-        }
+    match remove_one(CWD, path, 0) {
+        Err(Errno::BUSY) if tries > 0 => {}
+        other => return other,
     }
-    Ok(())
+    if let Ok(directory) = Directory::open(path) {
+        directory.walk(|parent, name| remove_one(parent, name.as_ref(), tries))?;
+    }
+    remove_one(CWD, path, tries)
+}
+
+fn remove_one(parent: BorrowedFd<'_>, name: &Path, tries: u32) -> Result<(), Errno> {
+    let mut pause = Duration::from_millis(1);
+    for _ in 0..tries {
+        match unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Err(Errno::BUSY) => {}
+            Err(Errno::NOENT) => return Ok(()),
+            other => return other,
+        }
+        std::thread::sleep(pause);
+        pause *= 2;
+    }
+    match unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        Err(Errno::NOENT) => Ok(()),
+        other => other,
+    }
 }
 
 fn read_all(file: &OwnedFd) -> Result<String, Errno> {

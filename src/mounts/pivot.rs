@@ -1,17 +1,17 @@
 //! Enters the new root.
 
 use super::mount::mount_id;
-use crate::error::{Context, Kind, Result};
+use crate::error::{Context, Error, Kind, Result};
 use crate::host::{self, MountEntry};
 use crate::sys::weaken;
 use rustix::fs::{CWD, Mode, OFlags};
-use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
-use rustix::mount::{MoveMountFlags, move_mount};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags};
+use rustix::mount::{mount, mount_change, move_mount, unmount};
 use rustix::process::{chdir, fchdir, pivot_root};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
 
 /// Leaves the engine's chroot: the next step must replace the root of the mount namespace itself. Otherwise later
 /// processes, such as that of `exec`, get the machine's root: setns(2) leaves a chroot.
@@ -50,13 +50,30 @@ pub(super) fn chroot(root: BorrowedFd<'_>) -> Result<()> {
 
 /// For hosts on a ramdisk, whose root cannot be pivoted. The old root stays below, so its complete proc and sysfs
 /// mounts are unmounted. They would let a new user namespace mount complete ones.
-pub(super) fn move_over(root: BorrowedFd<'_>) -> Result<()> {
-    for place in whole_kernel_mounts(host::mounts()?, mount_id(root)?) {
-        match unmount(&place, UnmountFlags::DETACH) {
-            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {}
-            Err(errno) => {
-                return Err(errno).failing(Kind::Mount, || format!("take away the old `{}`", place.display()));
-            }
+///
+/// With `is_shared` the mounts are in the host's peer groups, and the host gets each mount and unmount on them. So the
+/// root, these mounts with those below, and their parents leave their group first (mount_namespaces(7)).
+pub(super) fn move_over(root: BorrowedFd<'_>, is_shared: bool) -> Result<()> {
+    let table = host::mounts()?;
+    let places = whole_kernel_mounts(&table, mount_id(root)?);
+    if is_shared && !weaken::is_off("hosts-propagation") {
+        mount_change("/", MountPropagationFlags::DOWNSTREAM).failing(Kind::Mount, || "keep the root from the host")?;
+        let parents: BTreeSet<u64> = places.iter().map(|mount| mount.parent).collect();
+        let mut parents = table.iter().filter(|mount| parents.contains(&mount.id));
+        parents.try_for_each(|mount| leave_group(mount, MountPropagationFlags::DOWNSTREAM))?;
+        let all = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+        places.iter().try_for_each(|mount| leave_group(mount, all))?;
+    }
+    for MountEntry { point, .. } in places {
+        let step = || format!("take away the old `{}`", point.display());
+        match unmount(point, UnmountFlags::DETACH) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            // In a user namespace the mounts of its creator are locked. A covered one counts as incomplete.
+            Err(Errno::INVAL | Errno::PERM) => match mount("tmpfs", point, "tmpfs", MountFlags::RDONLY, None) {
+                Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
+                Err(errno) => return Err(errno).failing(Kind::Mount, step),
+            },
+            Err(errno) => return Err(errno).failing(Kind::Mount, step),
         }
     }
     fchdir(root).failing(Kind::Mount, || "enter the new root")?;
@@ -65,8 +82,20 @@ pub(super) fn move_over(root: BorrowedFd<'_>) -> Result<()> {
     chroot(root)
 }
 
+/// By its path, which may lead to another mount that covers it.
+fn leave_group(mount: &MountEntry, flags: MountPropagationFlags) -> Result<()> {
+    let step = || format!("keep the end of mounts on `{}` from the host", mount.point.display());
+    let found = rustix::fs::open(&mount.point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let found = found.failing(Kind::Mount, step)?;
+    if mount_id(&found)? != mount.id {
+        let hint = "let the engine pivot the root, or use a propagation that is not shared";
+        return Err(Error::new(Kind::Mount, "another mount covers it").doing(step()).hint(hint));
+    }
+    mount_change(&mount.point, flags).failing(Kind::Mount, step)
+}
+
 /// Outside the mount `own`. Paths do not prove which mounts are its children; mount ids do.
-fn whole_kernel_mounts(table: Vec<MountEntry>, own: u64) -> Vec<PathBuf> {
+fn whole_kernel_mounts(table: &[MountEntry], own: u64) -> Vec<&MountEntry> {
     let parents: BTreeMap<u64, u64> = table.iter().map(|mount| (mount.id, mount.parent)).collect();
     let is_own = |mount: u64| {
         // The root mount may be its own parent; no path up is longer than the table.
@@ -75,7 +104,7 @@ fn whole_kernel_mounts(table: Vec<MountEntry>, own: u64) -> Vec<PathBuf> {
     };
     let is_whole =
         |mount: &MountEntry| mount.root.parent().is_none() && ["proc", "sysfs"].contains(&mount.kind.as_str());
-    table.into_iter().filter(|mount| is_whole(mount) && !is_own(mount.id)).map(|mount| mount.point).collect()
+    table.iter().filter(|mount| is_whole(mount) && !is_own(mount.id)).collect()
 }
 
 #[cfg(test)]
@@ -94,9 +123,11 @@ mod tests {
             41 40 0:41 / /run/a/proc rw - proc proc rw\n\
             42 40 0:42 / /run/a/dev rw - tmpfs tmpfs rw\n\
             43 42 0:43 / /run/a/dev/sys rw master:1 - sysfs sysfs rw\n";
-        let found = whole_kernel_mounts(host::parse_mounts(table), 40);
-        assert_eq!(found, ["/proc", "/sys", "/run/a b/proc"].map(PathBuf::from));
-        let all = ["/proc", "/sys", "/run/a b/proc", "/run/a/proc", "/run/a/dev/sys"].map(PathBuf::from);
-        assert_eq!(whole_kernel_mounts(host::parse_mounts(table), 99), all);
+        let table = host::parse_mounts(table);
+        let found = |own| -> Vec<_> {
+            whole_kernel_mounts(&table, own).into_iter().map(|mount| mount.point.to_str().unwrap()).collect()
+        };
+        assert_eq!(found(40), ["/proc", "/sys", "/run/a b/proc"]);
+        assert_eq!(found(99), ["/proc", "/sys", "/run/a b/proc", "/run/a/proc", "/run/a/dev/sys"]);
     }
 }

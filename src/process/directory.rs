@@ -16,11 +16,12 @@ pub(super) fn enter(path: &Path) -> Result<(), Errno> {
 /// may have none.
 pub(super) fn verify(path: &Path, entered: Result<(), Errno>) -> Result<()> {
     let step = || format!("chdir to cwd (\"{}\") set in config.json failed", path.display()); // runc's words
-    match entered {
-        Ok(()) => {}
-        Err(Errno::PERM | Errno::ACCESS) => rustix::process::chdir(path).failing(Kind::Spec, step)?,
-        Err(errno) => return Err(errno).failing(Kind::Spec, step),
-    }
+    let entered = match entered {
+        Err(Errno::PERM | Errno::ACCESS) => rustix::process::chdir(path),
+        other => other,
+    };
+    let hint = "name a directory inside that the command's user may enter: `--workdir DIR`, or `cwd` of a bundle";
+    entered.failing(Kind::Spec, step).hint(|| hint)?;
     if crate::sys::weaken::is_off("working-directory") {
         return Ok(());
     }

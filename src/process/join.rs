@@ -238,9 +238,16 @@ pub(super) fn directory(path: &str) -> Result<OwnedFd> {
     rustix::fs::open(path, flags, Mode::empty()).failing(Kind::Mount, || format!("open `{path}`"))
 }
 
+fn enter_namespaces(process: &OwnedFd, joined: ThreadNameSpaceType) -> Result<()> {
+    if joined.is_empty() {
+        return Ok(()); // the container has only ours, and setns(2) refuses none
+    }
+    move_into_thread_name_spaces(process.as_fd(), joined).failing(Kind::Namespace, || JOIN)
+}
+
 /// As root of the user namespace, if that is one of them.
 pub(super) fn enter_all(process: OwnedFd, joined: ThreadNameSpaceType) -> Result<()> {
-    move_into_thread_name_spaces(process.as_fd(), joined).failing(Kind::Namespace, || JOIN)?;
+    enter_namespaces(&process, joined)?;
     if joined.contains(ThreadNameSpaceType::USER) {
         identity::become_user(&Identity::default(), None)?;
     }
@@ -309,7 +316,7 @@ fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), p
     command.attributes.label_ahead()?; // while no procfs is the container's
     close(&command, &stdio, [Some(init.as_fd()), root.as_ref().map(AsFd::as_fd), Some(parent.as_fd())])?;
     hide_caller(find_arguments()?);
-    move_into_thread_name_spaces(init.as_fd(), joined).failing(Kind::Namespace, || JOIN)?;
+    enter_namespaces(&init, joined)?;
     drop(init);
     if let Some(root) = root {
         enter_root(root)?;

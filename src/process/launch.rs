@@ -7,6 +7,7 @@ use super::{directory, identity, lookup, reaper};
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::process::not_executed;
 use crate::spec::root::Ids;
+use crate::spec::state::State;
 use crate::sys::clone::{close_from, exit};
 use crate::sys::exec::execve;
 use crate::sys::signal::restore_signal;
@@ -112,7 +113,10 @@ fn recipe(
     if filters_late {
         seccomp::install(&command.seccomp)?;
     }
-    hooks::run_inside("startContainer", &command.hooks, &command.state, command.vectors.environment.strings())?;
+    if !command.hooks.is_empty() {
+        let state = State { pid: std::process::id() as i32, ..command.state.clone() };
+        hooks::run_inside("startContainer", &command.hooks, &state, command.vectors.environment.strings())?;
+    }
     if let Some(errand) = command.errand {
         run_errand(errand)?;
     }

@@ -317,16 +317,20 @@ fn a_failed_exec_leaves_no_process() {
     let Some(mut lab) = Lab::new() else { return };
     std::fs::write(lab.root("/bin/broken"), "\x7fELF no program").unwrap();
     finish(Command::new("chmod").arg("755").arg(lab.root("/bin/broken"))).succeeded();
-    lab.args(&["/bin/sleep", "100"]).start();
+    lab.args(&["/bin/sleep", "100000"]).start();
     for _ in 0..12 {
-        for arguments in [&["/bin/broken"][..], &["/nope"], &["--cwd", "/none", "/bin/true"], &["--user", "7", "/etc"]]
-        {
-            let (options, words) = arguments.split_at(arguments.len() - 1);
-            let done = lab.brig(&[&["exec"], options, &[&lab.id], words].concat());
-            assert_eq!(done.status, 255, "{arguments:?}: {}", done.err);
+        for (arguments, words) in [
+            (&["/bin/broken"][..], "exec format error"),
+            (&["/nope"], "no such file or directory"),
+            (&["--cwd", "/none", "/bin/true"], "chdir to cwd"),
+            (&["--user", "7", "/etc"], "permission denied"),
+        ] {
+            let (options, program) = arguments.split_at(arguments.len() - 1);
+            let done = lab.brig(&[&["exec"], options, &[&lab.id], program].concat());
+            assert_eq!(done.failed_with(words).status, 255, "{arguments:?}: {}", done.err);
             let pids = lab.brig(&["ps", "--format", "json", &lab.id]).succeeded().out.clone();
             let pids: Vec<i32> = serde_json::from_str(&pids).unwrap();
-            assert_eq!(pids.len(), 1, "{arguments:?}: a process is left");
+            assert_eq!(pids.len(), 1, "{arguments:?}: a process is left: {pids:?}, {}", lab.status());
         }
     }
 }

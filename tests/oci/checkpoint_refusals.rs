@@ -79,6 +79,10 @@ fn what_criu_cannot_keep_is_refused() {
         lab.restore(&[]).failed_with(words);
     }
     lab.config["annotations"] = Value::Null;
+    // An engine's setup gives annotations on the command line.
+    let (annotation, images) = (format!("dev.brig.landlock={rule}"), lab.images());
+    let arguments = ["--annotation", &annotation, "restore", "--detach", "--image-path", images.to_str().unwrap()];
+    finish(&mut lab.with_criu(&[&arguments[..], &[&lab.id]].concat())).failed_with("Landlock");
     // Podman asks in this way whether the verb exists.
     for verb in ["checkpoint", "restore"] {
         assert!(lab.brig(&[verb, "--help"]).succeeded().out.contains("--image-path"));

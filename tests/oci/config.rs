@@ -127,7 +127,27 @@ fn hooks_run_in_their_order_with_the_state_and_an_environment_of_their_own() {
         "prestart \"status\":\"creating\" x\ncreateRuntime \"status\":\"creating\" x\ncreateContainer \"status\":\"creating\" x\npoststart \"status\":\"running\" x\npoststop \"status\":\"stopped\" x\n"
     );
     assert_eq!(std::fs::read_to_string(lab.root("/order")).unwrap(), "startContainer\nprogram\n");
-    assert!(std::fs::read_to_string(lab.root("/state")).unwrap().contains("\"status\":\"created\""));
+    let state: serde_json::Value = serde_json::from_slice(&std::fs::read(lab.root("/state")).unwrap()).unwrap();
+    assert_eq!((&state["status"], &state["pid"]), (&json!("created"), &json!(1)));
+    // Without a PID namespace the process is not number 1.
+    let inside = json!([{"path": "/bin/sh", "args": ["sh", "-c", "cat > /state; echo $PPID > /parent"]}]);
+    lab.config["hooks"] = json!({"startContainer": inside});
+    lab.without("pid").args(&["true"]).run().succeeded();
+    let state: serde_json::Value = serde_json::from_slice(&std::fs::read(lab.root("/state")).unwrap()).unwrap();
+    assert_eq!(state["pid"].to_string(), std::fs::read_to_string(lab.root("/parent")).unwrap().trim());
+}
+
+#[test]
+fn a_container_with_the_hosts_namespaces_alone_can_be_entered() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.config["linux"]["namespaces"] = json!([]);
+    lab.config["mounts"] = json!([]);
+    for key in ["maskedPaths", "readonlyPaths"] {
+        lab.config["linux"].as_object_mut().unwrap().remove(key);
+    }
+    lab.config.as_object_mut().unwrap().remove("hostname");
+    lab.args(&["/bin/busybox", "sleep", "100"]).start();
+    assert_eq!(lab.brig(&["exec", &lab.id, "/bin/busybox", "ls", "/proc"]).succeeded().out, "");
 }
 
 #[test]
@@ -191,6 +211,11 @@ fn attributes_of_the_process_are_set() {
     process["args"] = json!(["cut", "-d ", "-f19", "/proc/self/stat"]);
     std::fs::write(lab.path().join("process.json"), process.to_string()).unwrap();
     assert_eq!(lab.brig(&["exec", "--process", "process.json", &lab.id]).out, "-5\n");
+    // As with runc, a process without limits has the container's.
+    process.as_object_mut().unwrap().remove("rlimits");
+    process["args"] = json!(["/bin/sh", "-c", "ulimit -n"]);
+    std::fs::write(lab.path().join("process.json"), process.to_string()).unwrap();
+    assert_eq!(lab.brig(&["exec", "--process", "process.json", &lab.id]).out, "100\n");
     lab.on(&["delete", "--force"]).succeeded();
     lab.args(&["true"]).config["process"]["rlimits"] = json!([{"type": "RLIMIT_MOON", "soft": 1, "hard": 1}]);
     lab.run().failed_with("invalid rlimit type");

@@ -252,6 +252,22 @@ fn the_propagation_of_the_hosts_mounts_is_not_ours_to_change() {
 }
 
 #[test]
+fn a_root_that_is_moved_changes_no_mount_of_the_host() {
+    // All mounts are shared, and the root is a mount, as an engine's is.
+    attempt("hosts-propagation", |lab| {
+        lab.config["linux"]["rootfsPropagation"] = json!("rshared");
+        lab.sh("grep -cE ' - (proc|sysfs) ' /proc/self/mountinfo");
+        let shell = "exec unshare -m /bin/sh -c 'mount --bind rootfs rootfs; mount --make-rshared /; \
+                     cat /proc/self/mountinfo > before; \"$@\"; cat /proc/self/mountinfo > after' sh \"$@\"";
+        let done = around(lab, &["run", "--no-pivot", &lab.id], shell);
+        let read = |name: &str| std::fs::read_to_string(lab.path().join(name)).unwrap();
+        let is_changed = read("before") != read("after");
+        assert!(is_changed || done.out == "2\n", "{} {}", done.out, done.err);
+        is_changed
+    });
+}
+
+#[test]
 fn the_hosts_sysfs_is_read_only_to_the_last_mount() {
     // T-23: a container with the host's network gets the host's /sys, with its submounts
     attempt("host-sysfs", |lab| {

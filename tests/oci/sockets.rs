@@ -138,7 +138,7 @@ fn a_filters_listener_in_exec_goes_to_the_agent_too() {
         let (text, listener) = receive(&lab, "agent", &arguments);
         let state: Value = serde_json::from_str(&text).unwrap();
         assert_ne!(state["pid"], lab.state()["pid"], "the pid is that of the process of exec");
-        assert_eq!(state["state"]["status"], "running");
+        assert_eq!((&state["state"]["status"], &state["state"]["pid"]), (&json!("running"), &lab.state()["pid"]));
         let mut watched = [rustix::event::PollFd::new(&listener, rustix::event::PollFlags::IN)];
         let wait = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
         assert_eq!(rustix::event::poll(&mut watched, Some(&wait)).unwrap(), 1, "{privileges}");

@@ -45,6 +45,26 @@ fn exec_joins_no_sibling_group() {
     assert_eq!(joined, None, "a process joined the group of another container");
 }
 
+/// A container that may write its groups could otherwise keep them for ever.
+#[test]
+fn groups_deeper_than_a_path_are_listed_and_removed() {
+    let Some(test) = TestGroups::new("deep") else { return };
+    let group = test.create(Purpose::Container, &Resources::default());
+    let name = "x".repeat(255);
+    let mut deepest = group.main().unwrap().directory.child(".").unwrap();
+    for _ in 0..20 {
+        rustix::fs::mkdirat(deepest.fd(), &name, 0o755.into()).unwrap();
+        deepest = deepest.child(&name).unwrap();
+    }
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    deepest.write("cgroup.procs", &child.id().to_string()).unwrap();
+    assert_eq!(group.processes().unwrap(), [child.id() as i32]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    group.remove().map_err(crate::error::Error::from).unwrap();
+    assert!(!group.main().unwrap().directory.path().exists());
+}
+
 #[cfg(feature = "weakened")]
 const ATTACKS: &[(&str, &str)] = &[
     ("cgroup-path", "attacks::path_with_dots_makes_no_group_elsewhere"),

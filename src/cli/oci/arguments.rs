@@ -72,7 +72,9 @@ pub(super) fn parse(words: impl IntoIterator<Item = OsString>, flags: &[Flag], e
         }
         let text = word.as_bytes();
         if text == b"--" {
-            found.positional.extend(words);
+            let most = if let End::After(count) = end { count - found.positional.len() } else { usize::MAX };
+            found.positional.extend(words.by_ref().take(most));
+            found.rest.extend(words);
             return Ok(found);
         }
         if text.len() < 2 || text[0] != b'-' {
@@ -198,6 +200,8 @@ mod tests {
         let found = read(&["-e", "A=1", "-e", "B=2", "id", "ls", "-l", "--", "-e"], End::After(1)).unwrap();
         assert_eq!(found.rest, ["ls", "-l", "--", "-e"]);
         assert_eq!(found.all("env").unwrap(), ["A=1", "B=2"]);
+        let found = read(&["--", "id", "ls", "-l"], End::After(1)).unwrap();
+        assert_eq!((found.positional, found.rest), (vec!["id".into()], vec!["ls".into(), "-l".into()]));
     }
 
     #[test]

@@ -110,6 +110,7 @@ fn restore(context: &Context, arguments: Arguments) -> Result<ExitCode> {
             pid_file: arguments.path("pid-file")?,
             systemd_cgroup: context.systemd_cgroup,
             no_cgroup: context.no_cgroup,
+            annotations: context.annotations.clone(),
             detached,
             ..Creation::default()
         },
@@ -120,8 +121,11 @@ fn restore(context: &Context, arguments: Arguments) -> Result<ExitCode> {
     let signals = if detached { None } else { Some(Signals::block()?) };
     let restored = context.containers.restore(&id, &wish)?;
     let Some(signals) = signals else { return Ok(ExitCode::SUCCESS) };
-    if restored.console.is_some() {
-        check_terminal()?;
+    if restored.console.is_some()
+        && let Err(error) = check_terminal()
+    {
+        context.containers.delete(&id, true)?;
+        return Err(error);
     }
     let status = serve(&signals, restored.pid, restored.console)?;
     if !arguments.is_on("keep") {

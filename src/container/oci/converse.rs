@@ -64,8 +64,9 @@ impl Answers<'_> {
                     let listener = pidfd_getfd(spawned.pidfd(), number, PidfdGetfdFlags::empty())
                         .failing(Kind::Seccomp, || "fetch the filter's listener")?;
                     if let Some(profile) = &self.config.linux.seccomp {
-                        let state = State { pid: spawned.pid, ..self.record.state(self.status) };
-                        socket::send_listener(profile, &listener, &state)?;
+                        // The state is of the container, also for the filter of `exec`.
+                        let state = self.record.state(self.status);
+                        socket::send_listener(profile, &listener, spawned.pid, &state)?;
                     }
                     spawned.go()?;
                 }

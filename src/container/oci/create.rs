@@ -214,7 +214,7 @@ impl Containers {
                 home_is_missing,
                 gate: Some(make_gate(&undo.place.path)?),
                 hooks: config.hooks.start_container.clone(),
-                state: State { status: Status::Created, pid: 1, ..state.clone() },
+                state: State { status: Status::Created, ..state.clone() },
                 controlling_terminal: process.terminal,
                 shows_listener: !rustix::process::geteuid().is_root() && !joins_processes,
             },
@@ -247,6 +247,10 @@ impl Containers {
         let handed = ready(&answers, spawned).map_err(|error| unable(explain(error, undo.cgroup.as_ref())))?;
         record.pid = spawned.pid;
         record.pid_started = Stat::of(record.pid).map(|stat| stat.started).unwrap_or_default();
+        if record.cgroup.is_none() {
+            // Init outlives us from now on, and nothing but the record leads to it.
+            undo.place.write(&record)?;
+        }
         guard.close_network(handed.network, protections.peers)?;
         record.monitor = guard.watch(protections, &record.id, spawned, record.cgroup.clone(), handed.scratch)?;
         undo.place.write(&record)?;

@@ -235,8 +235,11 @@ fn process(config: &Config, wish: &Execution) -> Result<Process> {
         let bytes = files::read_bounded(path, 4 << 20)?;
         let mut process: Process = serde_json::from_slice(&bytes)
             .map_err(|cause| Error::new(Kind::Spec, cause.to_string()).doing(format!("read `{}`", path.display())))?;
-        // As in runc, the container's labels apply without labels on the command line.
+        // As in runc, the container's limits and labels apply if the process has none.
         if let Some(own) = &config.process {
+            if process.rlimits.is_empty() {
+                process.rlimits.clone_from(&own.rlimits);
+            }
             for (label, own) in [
                 (&mut process.selinux_label, &own.selinux_label),
                 (&mut process.apparmor_profile, &own.apparmor_profile),

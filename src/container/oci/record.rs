@@ -108,7 +108,8 @@ impl Place {
         };
         let place = Place { path, lock: directory };
         place.hold()?;
-        Ok(place)
+        // `delete` held the lock: another container may have the name now.
+        if place.is_removed() { Err(does_not_exist()) } else { Ok(place) }
     }
 
     /// `None` while another command holds the lock.
@@ -249,6 +250,29 @@ mod tests {
         let pid = std::process::id() as i32;
         let started = Stat::of(pid).unwrap().started;
         assert!(is_alive(pid, started) && !is_alive(pid, started + 1) && !is_alive(0, 0));
+    }
+
+    #[test]
+    fn a_wait_for_a_deleted_container_does_not_get_its_successor() {
+        let root = tempfile::tempdir().unwrap();
+        let id = ContainerId::new("a").unwrap();
+        let deleted = Place::make(root.path(), &id).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| Place::find(root.path(), &id));
+            // Until it waits for the lock: then it holds a descriptor of the directory.
+            let directory = deleted.path.clone();
+            let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            let holders =
+                || descriptors().filter(|each| std::fs::read_link(each.path()).is_ok_and(|to| to == directory));
+            while holders().count() < 2 {
+                std::thread::yield_now();
+            }
+            deleted.remove().unwrap();
+            let successor = Place::make(root.path(), &id).unwrap();
+            drop(deleted);
+            assert_eq!(waiting.join().unwrap().unwrap_err().to_string(), "container does not exist");
+            drop(successor);
+        });
     }
 
     #[test]

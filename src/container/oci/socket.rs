@@ -75,11 +75,12 @@ struct ContainerProcessState<'a> {
     state: &'a State,
 }
 
-pub(super) fn send_listener(profile: &Seccomp, listener: &OwnedFd, state: &State) -> Result<()> {
+/// `pid` is the process with the filter.
+pub(super) fn send_listener(profile: &Seccomp, listener: &OwnedFd, pid: i32, state: &State) -> Result<()> {
     let message = ContainerProcessState {
         oci_version: &state.oci_version,
         fds: ["seccompFd"],
-        pid: state.pid,
+        pid,
         metadata: &profile.listener_metadata,
         state,
     };

@@ -149,7 +149,10 @@ impl Bundle {
         }
         match self.entry {
             Entry::Pivot => pivot::enter(root)?,
-            Entry::Move => pivot::move_over(root)?,
+            Entry::Move => {
+                let shared = |flags: MountPropagationFlags| flags.contains(MountPropagationFlags::SHARED);
+                pivot::move_over(root, self.propagation.is_some_and(shared))?;
+            }
         }
         // pivot_root refuses shared and unbindable mounts, so this comes last.
         match self.propagation {

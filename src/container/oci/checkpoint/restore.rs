@@ -57,7 +57,7 @@ impl Containers {
         process::require_one_thread()?;
         let path = bundle::config_path(&wish.creation);
         let bytes = bundle::read(&path)?;
-        let config = bundle::parse(&path, &bytes)?;
+        let (config, bytes) = bundle::annotate(bundle::parse(&path, &bytes)?, bytes, &wish.creation.annotations)?;
         crate::spec::config::check::check(&config)?;
         check(&config)?;
         let terminal = config.process.as_ref().is_some_and(|process| process.terminal);
