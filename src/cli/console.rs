@@ -91,6 +91,20 @@ impl Raw {
     }
 }
 
+/// Ends what would hide or garble later lines (XTerm Control Sequences). That is an open string, the alternate screen,
+/// margins, attributes, character sets, modes, and text below the cursor.
+const RESET: &[u8] = b"\x1b\\\x1b[!p\x1b[?1047l\x1b7\x1b[r\x1b8\x1b[0m\x1b(B\x0f\x1b[?7h\x1b[?25h\
+                       \x1b[?1000;1002;1003;1006;2004l\x1b[J";
+
+/// Brig's own lines follow.
+pub(super) fn reset_terminal() {
+    // A closed terminal shows nothing.
+    let _ = match isatty(rustix::stdio::stdout()) {
+        true => rustix::io::write(rustix::stdio::stdout(), RESET),
+        false => rustix::io::write(rustix::stdio::stderr(), RESET),
+    };
+}
+
 impl Drop for Raw {
     fn drop(&mut self) {
         // A closed terminal needs no restoration.

@@ -52,6 +52,23 @@ const FLAGS: [(&str, &str); 11] = [
     ("--ulimit", "`--open-files NUMBER`, `--pids NUMBER`"),
 ];
 
+/// Flags that docker's verb of the same name has.
+const VERB_FLAGS: [(&str, &str, &str); 13] = [
+    ("image ls", "-a", "leave it out: all images are listed"),
+    ("image rm", "-f", "remove each name of the image; `brig task rm ID` what uses it"),
+    ("task cp", "-a", "leave it out: modes and times are kept"),
+    ("task kill", "-s", "the signal comes after the task: `brig task kill ID USR1`"),
+    ("task kill", "--signal", "the signal comes after the task: `brig task kill ID USR1`"),
+    ("task logs", "-t", "`brig task events ID` has the time of each output"),
+    ("task logs", "--timestamps", "`brig task events ID` has the time of each output"),
+    ("task logs", "--since", "`brig task events ID` has the time of each output"),
+    ("task ls", "-a", "leave it out: ended tasks are listed, too"),
+    ("task rm", "-f", "end it first: `brig task kill ID`"),
+    ("task rm", "--force", "end it first: `brig task kill ID`"),
+    ("task stop", "-t", "`--grace TIME`"),
+    ("task stop", "--timeout", "`--grace TIME`"),
+];
+
 /// Hints for verbs of the OCI runtime that a user types.
 const OCI: [(&str, &str); 17] = [
     ("checkpoint", "of a task: `brig task checkpoint ID`"),
@@ -82,9 +99,13 @@ pub(super) fn of_verb(word: &str) -> Option<&'static str> {
     find(&VERBS, word)
 }
 
-/// The hint for an unknown flag.
-pub(super) fn of_flag(word: &str) -> Option<&'static str> {
-    find(&FLAGS, word.split('=').next().unwrap_or(word))
+/// The hint for an unknown flag of a verb: `task logs`.
+pub(super) fn of_flag(verb: &str, word: &str) -> Option<&'static str> {
+    let flag = word.split('=').next().unwrap_or(word);
+    match verb {
+        "task run" | "volume fill" => find(&FLAGS, flag),
+        _ => VERB_FLAGS.iter().find(|(its, known, _)| *its == verb && *known == flag).map(|(.., hint)| *hint),
+    }
 }
 
 /// The hint for a verb of the OCI runtime that a user types.
@@ -106,16 +127,17 @@ mod tests {
     fn every_command_and_flag_of_a_hint_exists() {
         let mut root = crate::cli::Arguments::command();
         root.build();
-        let run = root.find_subcommand("task").unwrap().find_subcommand("run").unwrap();
-        let has_flag = |flag: &str| {
-            run.get_arguments().any(|one| {
+        let has_flag = |verb: &str, flag: &str| {
+            let verb = verb.split(' ').fold(&root, |at, each| at.find_subcommand(each).unwrap());
+            verb.get_arguments().any(|one| {
                 flag.strip_prefix("--").map_or_else(
                     || one.get_short().is_some_and(|short| flag == format!("-{short}")),
                     |long| one.get_long() == Some(long),
                 )
             })
         };
-        for (word, hint) in VERBS.iter().chain(&FLAGS).chain(&OCI) {
+        let of_run = VERBS.iter().chain(&FLAGS).chain(&OCI).map(|(word, hint)| ("task run", *word, *hint));
+        for (verb, word, hint) in of_run.chain(VERB_FLAGS) {
             for words in quoted(hint) {
                 match words.as_slice() {
                     ["brig", "run", ..] | ["skopeo" | "docker", ..] | ["@"] | ["[env]"] => {}
@@ -124,13 +146,15 @@ mod tests {
                         let found = path.into_iter().try_fold(&root, |at, each| at.find_subcommand(each));
                         assert!(found.is_some_and(|at| at.get_name() != "brig"), "{word}: {words:?}");
                     }
-                    [flag, ..] => assert!(has_flag(flag), "{word}: {flag}"),
+                    [flag, ..] => assert!(has_flag(verb, flag), "{word}: {flag}"),
                     [] => panic!("{word}: an empty command"),
                 }
             }
         }
         let hinted: Vec<_> = OCI.iter().map(|(verb, _)| *verb).collect();
         assert!(hinted.is_sorted() && crate::cli::oci::verbs().all(|(verb, _)| hinted.contains(&verb)));
-        assert!(FLAGS.iter().all(|(flag, _)| !has_flag(flag)), "a hint for a flag that exists");
+        let of_run = FLAGS.iter().map(|(flag, _)| ("task run", *flag));
+        let mut hinted = of_run.chain(VERB_FLAGS.iter().map(|(verb, flag, _)| (*verb, *flag)));
+        assert_eq!(hinted.find(|(verb, flag)| has_flag(verb, flag)), None, "a hint for a flag that exists");
     }
 }

@@ -102,8 +102,9 @@ pub fn main() -> ExitCode {
     let arguments = match parse(&words) {
         Ok(arguments) => arguments,
         Err(error) => {
-            let is_of_agent = words.get(1).is_some_and(|verb| verb == "agent");
-            return usage_with(&error, json, if is_of_agent { agent::advice(&error) } else { None });
+            let mut verb = words.iter().skip(1).take_while(|word| !word.as_encoded_bytes().starts_with(b"-"));
+            let verb = [verb.next(), verb.next()].into_iter().flatten().map(|word| word.to_string_lossy());
+            return usage(&error, json, &verb.collect::<Vec<_>>().join(" "));
         }
     };
     let done = match arguments.verb {
@@ -138,28 +139,25 @@ fn wants_json(words: &[std::ffi::OsString]) -> bool {
 }
 
 /// Help and version go to stdout with 0; a mistake goes to stderr with 125, since 2 could be the command's status.
-fn usage(error: &clap::Error, json: bool) -> ExitCode {
-    usage_with(error, json, None)
-}
-
-/// The same with advice of the verb.
-fn usage_with(error: &clap::Error, json: bool, hint: Option<&str>) -> ExitCode {
+fn usage(error: &clap::Error, json: bool, verb: &str) -> ExitCode {
     // If both streams are closed there is nothing to do.
     let _ = error.print();
-    let hint = hint.map(str::to_owned).or_else(|| advice(error));
+    let hint = advice(error, verb);
     if let Some(hint) = &hint {
         tell!("hint:  {hint}");
     }
     if json && error.use_stderr() {
         let text = error.to_string();
-        let first = text.lines().next().unwrap_or_default();
-        output::json_error(Kind::Usage.code(), first.strip_prefix("error: ").unwrap_or(first), hint.as_deref());
+        // A missing argument is named in a later line.
+        let words: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+        let words = words.join(" ");
+        output::json_error(Kind::Usage.code(), words.strip_prefix("error: ").unwrap_or(&words), hint.as_deref());
     }
     if error.use_stderr() { ExitCode::from(Kind::Usage.exit_status()) } else { ExitCode::SUCCESS }
 }
 
 /// Advice that clap does not have.
-fn advice(error: &clap::Error) -> Option<String> {
+fn advice(error: &clap::Error, verb: &str) -> Option<String> {
     use clap::error::{ContextKind, ContextValue, ErrorKind};
     use std::error::Error as _;
     if let Some(cause) = error.source().and_then(|cause| cause.downcast_ref::<Error>()) {
@@ -170,7 +168,8 @@ fn advice(error: &clap::Error) -> Option<String> {
         _ => None,
     };
     let hint = match error.kind() {
-        ErrorKind::UnknownArgument => word(ContextKind::InvalidArg).and_then(hints::of_flag),
+        ErrorKind::UnknownArgument if verb.starts_with("agent") => Some(agent::FLAGS_OF_AGENT),
+        ErrorKind::UnknownArgument => word(ContextKind::InvalidArg).and_then(|flag| hints::of_flag(verb, flag)),
         ErrorKind::InvalidSubcommand => word(ContextKind::InvalidSubcommand).and_then(hints::of_verb),
         _ => None,
     };

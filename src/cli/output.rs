@@ -4,6 +4,7 @@ use brig::error::{Error, Kind};
 use brig::task::{is_deceptive, reorders_text};
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
 use std::sync::Mutex;
 
 /// The first error of writing to standard output. A caller with an empty receipt must not see success.
@@ -21,6 +22,15 @@ pub(super) fn failure(code: &str, message: &str, hint: Option<&str>) {
         tell!("hint:  {}", escaped(hint));
     }
     tell!("code:  {code}   (docs/errors.md#{})", code.to_lowercase());
+}
+
+/// Prints the errors of a verb that goes on after each, and returns its exit status: 0 only without one.
+pub(super) fn failures<'a>(errors: impl IntoIterator<Item = &'a Error>) -> ExitCode {
+    let status = |_, each: &Error| {
+        error(each);
+        ExitCode::from(each.kind().exit_status())
+    };
+    errors.into_iter().fold(ExitCode::SUCCESS, status)
 }
 
 /// The error of a command with `--json`, on standard output, in the receipt's form.
@@ -44,7 +54,7 @@ pub(super) fn json_line<T: Serialize>(value: &T) -> bool {
 }
 
 /// Whether output was written. A closed reader is not an error; any other cause is kept for [`refused`].
-fn is_taken(done: std::io::Result<()>) -> bool {
+pub(super) fn is_taken(done: std::io::Result<()>) -> bool {
     let Err(cause) = done else { return true };
     if cause.kind() != ErrorKind::BrokenPipe {
         REFUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(cause);

@@ -43,7 +43,7 @@ enum Verb {
 pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
     let store = &open_store(arguments.store)?;
     match arguments.verb {
-        Verb::Ls(arguments) => list(store, &arguments),
+        Verb::Ls(arguments) => return list(store, &arguments),
         Verb::Create(arguments) => create(store, &arguments),
         Verb::Show(arguments) => show(store, &arguments),
         Verb::Rm(arguments) => remove(store, &arguments),
@@ -70,7 +70,7 @@ struct LsArguments {
     quiet: bool,
 }
 
-fn list(store: &Store, arguments: &LsArguments) -> Result<()> {
+fn list(store: &Store, arguments: &LsArguments) -> Result<ExitCode> {
     let (rows, unread) = store.volumes()?;
     if arguments.json {
         output::json(&rows);
@@ -84,8 +84,7 @@ fn list(store: &Store, arguments: &LsArguments) -> Result<()> {
         });
         output::table(["NAME", "ON DISK", "SIZE", "CHANGED", "FOR", "USED BY"], cells);
     }
-    unread.iter().for_each(output::error);
-    Ok(())
+    Ok(output::failures(&unread))
 }
 
 fn changed(row: &VolumeRow) -> String {
@@ -187,6 +186,8 @@ struct RmArguments {
 }
 
 fn remove(store: &Store, arguments: &RmArguments) -> Result<()> {
+    // A wrong name removes nothing.
+    arguments.names.iter().try_for_each(|name| store.volume(name).map(drop))?;
     arguments.names.iter().try_for_each(|name| store.remove_volume(name))
 }
 
@@ -194,7 +195,7 @@ fn remove(store: &Store, arguments: &RmArguments) -> Result<()> {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  brig volume export data --output data.tar
+  brig volume export data -o data.tar
   brig volume export data | zstd > data.tar.zst
 
 The archive has owners, as ids inside a sandbox. Set-id bits, FIFOs, sockets and devices are left out.")]
@@ -202,7 +203,7 @@ struct ExportArguments {
     /// Its name
     name: String,
     /// The archive: a new file, or - for standard output
-    #[arg(long, value_name = "FILE", default_value = "-")]
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
 }
 

@@ -58,6 +58,7 @@ catalogue! {
     Backend = "E-BACKEND", 125, false, "The backend that was named cannot be used, or cannot enforce what was asked for.";
     Policy = "E-POLICY", 125, false, "A rule of the operator refused the task, or what it handed over.";
     Hook = "E-HOOK", 125, false, "A hook failed or timed out.";
+    Busy = "E-BUSY", 125, true, "As much as may run at once runs already.";
     Lost = "E-LOST", 125, true, "A process of brig ended without a word.";
     Internal = "E-INTERNAL", 125, false, "A state that should not be possible; please report it.";
 }

@@ -390,7 +390,10 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
     let disk = spec.file_system.scratch;
     rows.extend(options.limits.rows().into_iter().map(|(name, value)| {
         let value = match name {
-            LimitName::Disk => format!("{} ({:?})", super::limits::size(disk.bytes), disk.backing).to_lowercase(),
+            LimitName::Disk => {
+                let backing = format!("{:?}", disk.backing).to_lowercase();
+                format!("{} ({backing})", super::limits::size(disk.bytes))
+            }
             _ => value,
         };
         (name.word().to_owned(), value)

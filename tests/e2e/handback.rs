@@ -116,7 +116,7 @@ fn a_patch_that_lacks_a_file_is_no_success() {
 #[test]
 fn a_reader_that_wants_only_the_beginning_is_no_failure_and_a_full_disk_is() {
     let lab = Lab::new();
-    let script = "i=0; while [ $i -lt 3000 ]; do echo $i >f$i; i=$((i + 1)); done";
+    let script = "i=0; while [ $i -lt 3000 ]; do echo $i >f$i; i=$((i + 1)); done; echo done";
     lab.task().sh(script).ended_as("succeeded", 0);
     let (id, store) = (id(&lab), lab.store());
     let shell = |line: &str| {
@@ -136,6 +136,9 @@ fn a_reader_that_wants_only_the_beginning_is_no_failure_and_a_full_disk_is() {
         "ls",
         "ls --json",
         "events $ID",
+        "logs $ID",
+        "logs --stdout $ID",
+        "logs --json $ID",
         "run --json --empty -- true",
         "run --explain --empty",
     ] {

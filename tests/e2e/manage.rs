@@ -90,6 +90,7 @@ fn an_error_before_the_start_is_json_too() {
     check(&["task", "run", "--json", "--artifact-bytes", "foo", "true"], "E-USAGE", "`foo` for `--artifact-bytes`");
     check(&["task", "run", "--json", "--no-such-flag", "true"], "E-USAGE", "--no-such-flag");
     check(&["task", "show", "--json", "none"], "E-NOT-FOUND", "none");
+    check(&["task", "show", "--json"], "E-USAGE", "<ID>");
     let run = lab.brig(["task", "run", "--dir", "/no/such", "echo", "--json"]);
     assert!(run.refused(125, &["/no/such"]).stdout.is_empty(), "the command's own word: {run:#?}");
 }
@@ -106,6 +107,10 @@ fn words_of_docker_and_of_engines_get_a_hint() {
     check(&["task", "run", "--rm", "true"], "leave it out");
     check(&["task", "run", "-v", "/a:/b", "true"], "`--mount SOURCE:TARGET`");
     check(&["task", "run", "--timeout=5", "true"], "`--wall TIME`");
+    check(&["run", "--image", "x", "--rm", "true"], "leave it out");
+    check(&["task", "stop", "-t", "5", "x"], "`--grace TIME`");
+    check(&["task", "kill", "--signal=INT", "x"], "the signal comes after the task");
+    assert!(!lab.brig(["task", "diff", "-p", "x"]).stderr.contains("hint:"), "no hint for another verb's flag");
     for (verb, hint) in [
         ("ps", "`brig task ls`"),
         ("exec", "in a task"),
@@ -157,7 +162,11 @@ fn a_running_task_is_listed_and_its_log_read_but_it_is_not_removed() {
     let id = lab.ids().remove(0);
     assert!(lab.brig(["task", "ls"]).succeeded().stdout.contains("running"));
     assert_eq!(lab.brig(["task", "logs", &id]).succeeded().stdout, "ready\n");
-    lab.brig(["task", "show", &id]).refused(125, &["running"]);
+    let shown = lab.brig(["task", "show", &id]).succeeded().stdout.clone();
+    assert!(shown.contains("status   running") && !shown.contains("health"), "{shown}");
+    let shown = lab.brig(["task", "show", "--json", &id]).succeeded().stdout.clone();
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert!(shown["status"] == "running" && shown["health"].is_null(), "{shown}");
     lab.brig(["task", "rm", &id]).refused(125, &["running"]);
     assert!(lab.brig(["doctor", "--leaks"]).succeeded().stdout.is_empty());
     task.signal(rustix::process::Signal::TERM);

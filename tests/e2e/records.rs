@@ -193,7 +193,8 @@ fn a_killed_task_gives_its_turn_away_and_a_waiting_one_can_be_ended() {
     lab.brig(["task", "exec", &id, "--", "true"]).refused(125, &["turn"]);
     let late = lab.task().args(["--max-parallel", "1", "--queue-wait", "100ms"]).sh("true");
     assert_eq!(late.outcome(), "prepare_failed", "{late:#?}");
-    assert!(late.stderr.contains("in time") || late.stdout.contains("in time"), "{late:#?}");
+    assert_eq!(late.receipt()["error"]["code"], "E-BUSY", "{late:#?}");
+    assert!(late.stdout.contains("in time: 1 task runs or waits before it"), "{late:#?}");
     lab.brig(["task", "stop", &id]).succeeded();
     assert_eq!(lab.brig(["task", "wait", &id]).status, Some(130));
     let next = lab.task().args(["--max-parallel", "1"]).start_sh("true");

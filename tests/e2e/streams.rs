@@ -31,6 +31,8 @@ fn standard_input_is_passed_on_to_its_end() {
     assert_eq!(run.stdout, "some words.\n");
     let run = lab.task().plain().input(vec![b'x'; 1 << 20]).sh("sleep 0.2; wc -c");
     assert_eq!(run.stdout.trim(), "1048576");
+    let run = lab.task().plain().args(["-i"]).input("more").sh("cat");
+    assert_eq!(run.stdout, "more");
     // Without input, stdin ends at once.
     let run = lab.task().plain().sh("cat; echo .");
     assert_eq!(run.stdout, ".\n");
@@ -159,6 +161,14 @@ fn a_log_has_its_streams_apart_and_together_in_their_order() {
     assert_eq!(all.iter().map(|(_, text)| text.as_str()).collect::<String>(), both);
     assert!(all.iter().all(|(stream, text)| (stream == "stderr") == text.starts_with("error")), "{all:?}");
     assert_eq!(objects(&["--json", "--stderr"]).len(), 3);
+
+    assert_eq!(logs(&["--tail", "3"]), "error 2\nout 3 é\nerror 3\n");
+    assert_eq!(logs(&["-n1", "-f"]), "error 3\n");
+    assert_eq!(logs(&["-n", "0"]), "");
+    assert_eq!([logs(&["--tail", "all"]), logs(&["--tail=-1"]), logs(&["-n", "9"])], [both; 3]);
+    assert_eq!(logs(&["--tail", "3", "--stderr"]), "error 2\nerror 3\n");
+    let last = objects(&["--tail", "2", "--json"]);
+    assert_eq!(last, [("stdout".into(), "out 3 é\n".into()), ("stderr".into(), "error 3\n".into())]);
 }
 
 #[test]

@@ -311,7 +311,8 @@ fn volumes_are_listed_removed_and_pruned() {
     }
     lab.brig(["volume", "create", "a"]).refused(125, &["there is a volume `a` already"]);
     assert_eq!(lab.brig(["volume", "ls", "-q"]).succeeded().stdout, "a\nb\n");
-    lab.brig(["volume", "rm", "c"]).refused(125, &["no volume `c` exists"]);
+    lab.brig(["volume", "rm", "a", "c"]).refused(125, &["no volume `c` exists"]);
+    assert_eq!(lab.brig(["volume", "ls", "-q"]).succeeded().stdout, "a\nb\n", "a wrong name removes nothing");
     lab.brig(["volume", "rm", "a"]).succeeded();
     with(&lab, &["--home", "kept", "--keep"]).run(["true"]).ended_as("succeeded", 0);
     std::thread::sleep(Duration::from_millis(1100));

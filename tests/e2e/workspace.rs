@@ -364,6 +364,8 @@ fn a_workspace_is_where_at_says_and_the_command_where_workdir_says() {
     let run =
         lab.task().plain().args(["--empty", "--at", "/a/b", "-w", ".."]).sh("pwd; echo x > b/x; cat /workspace/x");
     assert_eq!(run.succeeded().stdout, "/a\nx\n", "{run:#?}");
+    let run = lab.task().plain().args(["--empty", "-w", "/no/such"]).sh("true");
+    assert!(run.refused(125, &["/no/such"]).stderr.contains("`--workdir DIR`"), "{run:#?}");
     for at in
         ["/usr/x", "/etc", "/proc/x", "/tmp/x", "/", "/home", "/home/agent/x", "/workspace/x", "/a/../etc", "relative"]
     {

@@ -99,7 +99,8 @@ fn no_image_gets_the_name_of_another_digest() {
     let digest = scratch.image(&["load", &layout, "--name", "x"]).good().out;
     let digest = digest.split_whitespace().next().unwrap().to_owned();
     scratch.image(&["tag", "x", &pinned]).refused("a name with a digest cannot be given");
-    scratch.image(&["rm", "x"]).good();
+    scratch.image(&["rm", "x", "no-such"]).refused("the store has no such image");
+    scratch.image(&["rm", "x"]).good(); // a wrong name removes nothing
     let index = format!("{layout}/index.json");
     let text = std::fs::read_to_string(&index).unwrap();
     let lie = |name: &str| {

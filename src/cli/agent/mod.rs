@@ -83,10 +83,8 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
 }
 
 /// Advice for a flag that brig does not have: it may be the agent's.
-pub(super) fn advice(error: &clap::Error) -> Option<&'static str> {
-    let is_unknown = error.kind() == clap::error::ErrorKind::UnknownArgument;
-    is_unknown.then_some("the agent's own flags come after `--`: brig agent claude -- -p 'fix the tests'")
-}
+pub(super) const FLAGS_OF_AGENT: &str =
+    "the agent's own flags come after `--`: brig agent claude -- -p 'fix the tests'";
 
 /// Runs the agent to its end, and asks what becomes of its changes.
 fn start(store: &Store, arguments: Arguments) -> Result<ExitCode> {
@@ -130,6 +128,9 @@ fn start(store: &Store, arguments: Arguments) -> Result<ExitCode> {
     if json {
         output::json(&receipt);
         return Ok(ExitCode::from(receipt.exit_status));
+    }
+    if definition.sandbox.terminal {
+        tell!(""); // the agent may have left the cursor behind other text
     }
     run::tell(&receipt);
     summary::show(&receipt);

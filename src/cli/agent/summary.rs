@@ -5,7 +5,7 @@ use crate::cli::task::{self, refusals};
 use brig::error::Result;
 use brig::task::{Definition, Receipt, Store};
 use nix::sys::signal::SigSet;
-use rustix::termios::isatty;
+use rustix::termios::{QueueSelector, isatty, tcflush};
 use std::io::{BufRead, Write};
 
 /// The most lines of a kind.
@@ -57,6 +57,8 @@ pub(super) fn ask(store: &Store, receipt: &Receipt) -> Result<()> {
         tell!("brig: the changes are kept: brig task diff {id}, brig task apply {id}, brig task rm {id}");
         return Ok(());
     }
+    // Keys that were for the agent answer nothing.
+    let _ = tcflush(rustix::stdio::stdin(), QueueSelector::IFlush);
     // The task took signals as messages. From now on Ctrl-C ends brig, and the changes are kept.
     let _ = SigSet::all().thread_unblock();
     loop {

@@ -194,6 +194,8 @@ struct RmArguments {
 
 fn run_rm(arguments: &RmArguments, common: &Common) -> Result<()> {
     let store = common.store()?;
+    // A wrong name removes nothing.
+    arguments.images.iter().try_for_each(|image| store.find_digest(image).map(drop))?;
     let mut all = Vec::new();
     for image in &arguments.images {
         let removed = store.remove(image)?;

@@ -2,6 +2,7 @@
 
 use crate::cli::output;
 use brig::error::{Error, Kind, Result};
+use brig::sandbox::counted;
 use brig::task::{ApplyOptions, Store};
 use clap::Args;
 use std::path::PathBuf;
@@ -63,11 +64,17 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     } else {
         let is_merged = |path: &String| if applied.merged.contains(path) { "merge" } else { "change" };
         let changed = applied.changed.iter().map(|path| (is_merged(path), path.clone(), ""));
-        let out = applied.left_out.iter().map(|(path, why)| ("left out", path.clone(), *why));
+        // A commit alone is many files.
+        let is_in_git = |path: &str| path.split('/').any(|part| part == ".git");
+        let (in_git, out): (Vec<_>, Vec<_>) = applied.left_out.iter().partition(|(path, _)| is_in_git(path));
+        let out = out.into_iter().map(|(path, why)| ("left out", path.clone(), *why));
         let conflicts = applied.conflicts.iter().map(|(path, how)| ("conflict", path.clone(), *how));
         output::lines(changed.chain(out).chain(conflicts).map(|(word, path, why)| {
             format!("{word:8}  {}{}{why}", output::escaped(&path), if why.is_empty() { "" } else { ": " })
         }));
+        if !in_git.is_empty() {
+            tell!("brig: {} in `.git` left out", counted(in_git.len() as u64, "change", "changes"));
+        }
         let words = if arguments.dry_run { "would be changed" } else { "changed" };
         tell!(
             "brig: {} {words} in {}, {} as they should be already",

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 #[command(after_help = "\
 Examples:
   brig task logs -f k3f
+  brig task logs --tail 20 k3f
   brig task logs --stderr k3f > errors.txt
   brig task logs --json k3f | jq -r 'select(.stream == \"stderr\") | .text'
 
@@ -25,6 +26,10 @@ pub(super) struct LogsArguments {
     /// Print what comes, too, until the task has ended
     #[arg(short, long)]
     follow: bool,
+    /// Print the last lines only, of both streams together; `all` for all
+    #[arg(short = 'n', long, value_name = "LINES", value_parser = last_lines, default_value = "all")]
+    #[arg(hide_default_value = true, allow_hyphen_values = true)]
+    tail: From,
     /// Print the output of a job of `brig task exec --detach`
     #[arg(long, value_name = "JOB")]
     job: Option<String>,
@@ -37,6 +42,15 @@ pub(super) struct LogsArguments {
     /// Print JSON objects, one a line, with `stream` (stdout, stderr) and `text`
     #[arg(long)]
     json: bool,
+}
+
+/// `all`, or a number; docker takes a negative one for all.
+fn last_lines(text: &str) -> Result<From, String> {
+    match text.parse::<i64>() {
+        _ if text == "all" => Ok(From::Start),
+        Ok(lines) => Ok(u64::try_from(lines).map_or(From::Start, From::Last)),
+        Err(_) => Err("give a number of lines, or `all`".to_owned()),
+    }
 }
 
 /// What is read at once.
@@ -52,8 +66,8 @@ pub(super) fn logs(store: &Store, arguments: &LogsArguments) -> Result<ExitCode>
         return by_stream(store, &id, arguments);
     }
     let mut log = match &arguments.job {
-        Some(job) => store.follow_job_log(&id, job, From::Start)?,
-        None => store.follow_log(&id, From::Start)?,
+        Some(job) => store.follow_job_log(&id, job, arguments.tail)?,
+        None => store.follow_log(&id, arguments.tail)?,
     };
     let mut escaper = isatty(rustix::stdio::stdout()).then(output::Escaper::default);
     let mut out = std::io::stdout().lock();
@@ -64,7 +78,7 @@ pub(super) fn logs(store: &Store, arguments: &LogsArguments) -> Result<ExitCode>
         let bytes = bytes.unwrap_or_default();
         let escaped = escaper.as_mut().map(|escaper| if at_end { escaper.finish() } else { escaper.escape(bytes) });
         let written = out.write_all(escaped.as_deref().unwrap_or(bytes)).and_then(|()| out.flush());
-        if at_end || written.is_err() {
+        if at_end | !output::is_taken(written) {
             return Ok(ExitCode::SUCCESS);
         }
         if bytes.is_empty() {
@@ -76,8 +90,8 @@ pub(super) fn logs(store: &Store, arguments: &LogsArguments) -> Result<ExitCode>
 /// Prints one of the streams, or both as JSON.
 fn by_stream(store: &Store, id: &str, arguments: &LogsArguments) -> Result<ExitCode> {
     let mut log = match &arguments.job {
-        Some(job) => store.job_log_by_stream(id, job)?,
-        None => store.log_by_stream(id)?,
+        Some(job) => store.job_log_by_stream(id, job, arguments.tail)?,
+        None => store.log_by_stream(id, arguments.tail)?,
     };
     let mut printer = Printer {
         wanted: if arguments.stdout == arguments.stderr { [true; 2] } else { [arguments.stdout, arguments.stderr] },
@@ -142,7 +156,7 @@ impl Printer {
 
     fn write(is_taken: &mut bool, bytes: &[u8]) {
         let mut out = std::io::stdout().lock();
-        *is_taken &= out.write_all(bytes).and_then(|()| out.flush()).is_ok();
+        *is_taken &= output::is_taken(out.write_all(bytes).and_then(|()| out.flush()));
     }
 
     fn finish(&mut self) {

@@ -99,7 +99,7 @@ pub(super) fn run_directly(rest: &[OsString]) -> ExitCode {
             let json = run.json();
             super::ended(open_store(store).and_then(|store| run::main(&store, run)), json)
         }
-        Err(error) => super::usage(&error, super::wants_json(rest)),
+        Err(error) => super::usage(&error, super::wants_json(rest), "task run"),
     }
 }
 

@@ -126,6 +126,9 @@ fn run(store: &Store, definition: Definition, flags: &SettingFlags<ALL>) -> Resu
 pub(in crate::cli) fn foreground(store: &Store, definition: &Definition, mut screen: Screen) -> Result<Receipt> {
     let raw = if definition.sandbox.terminal { Some(console::Raw::enter()?) } else { None };
     let receipt = brig::task::run(store, definition, &mut screen);
+    if raw.is_some() {
+        console::reset_terminal();
+    }
     drop(raw);
     receipt
 }

@@ -2,12 +2,12 @@
 
 use crate::cli::output;
 use brig::error::Result;
-use brig::sandbox::{Health, Row, counted, size};
-use brig::task::{Receipt, Store};
+use brig::sandbox::{Row, counted, size};
+use brig::task::{Receipt, Status, Store};
 use clap::Args;
 use std::process::ExitCode;
 
-/// Show the receipt of a task: why it ended, what it used, what was removed. Of a running one, show its health
+/// Show the receipt of a task: why it ended, what it used, what was removed. Of a running one, show its state
 #[derive(Args)]
 pub(super) struct Arguments {
     /// The task's name, its id or the beginning of that, or @ for the newest task
@@ -20,8 +20,8 @@ pub(super) struct Arguments {
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     brig::task::reap(store)?;
     let id = store.find(&arguments.id)?;
-    if let Some(health) = store.health(&id)? {
-        show_health(store, &id, &health, arguments.json)?;
+    if store.status(&id)? == Status::Running {
+        show_running(store, &id, arguments.json)?;
         return Ok(ExitCode::SUCCESS);
     }
     let receipt = store.final_receipt(&id)?;
@@ -33,9 +33,8 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The state of a running task with a health check.
-fn show_health(store: &Store, id: &str, health: &Health, json: bool) -> Result<()> {
-    let record = store.record(id)?;
+fn show_running(store: &Store, id: &str, json: bool) -> Result<()> {
+    let (record, health) = (store.record(id)?, store.health(id)?);
     if json {
         output::json(&serde_json::json!({
             "id": id, "name": record.name, "labels": record.labels, "created": record.created, "status": "running",
@@ -46,10 +45,13 @@ fn show_health(store: &Store, id: &str, health: &Health, json: bool) -> Result<(
     let mut rows = vec![("task", id.to_owned())];
     rows.extend(record.name.map(|name| ("name", name)));
     rows.extend([("command", record.command.join(" ")), ("began", record.created)]);
-    rows.extend([("status", "running".to_owned()), ("health", health.state.word().to_owned())]);
-    rows.extend(health.exit_status.map(|status| ("check", format!("exit status {status}"))));
-    rows.extend(health.reason.clone().map(|reason| ("check", reason)));
-    rows.extend(health.output.lines().map(|line| ("output", line.to_owned())));
+    rows.push(("status", "running".to_owned()));
+    if let Some(health) = health {
+        rows.push(("health", health.state.word().to_owned()));
+        rows.extend(health.exit_status.map(|status| ("check", format!("exit status {status}"))));
+        rows.extend(health.reason.map(|reason| ("check", reason)));
+        rows.extend(health.output.lines().map(|line| ("output", line.to_owned())));
+    }
     output::pairs(&rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Vec<_>>(), false);
     Ok(())
 }

@@ -68,8 +68,7 @@ pub(super) fn ls(folder: &Folder, store: &Store, arguments: &LsArguments) -> Res
         });
         output::table(["NAME", "STATE", "HEALTH", "TASK", "SINCE", "DEATHS", "LAST DEATH"], cells);
     }
-    error.iter().for_each(output::error);
-    Ok(ExitCode::SUCCESS)
+    Ok(output::failures(&error))
 }
 
 pub(super) fn show(folder: &Folder, store: &Store, arguments: &ShowArguments) -> Result<ExitCode> {

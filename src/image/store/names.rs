@@ -60,8 +60,8 @@ impl Store {
         self.find_by_digits(text)
     }
 
-    /// Also of an image with an unreadable record.
-    fn find_digest(&self, text: &str) -> Result<Digest> {
+    /// [`Store::find`], also of an image with an unreadable record.
+    pub fn find_digest(&self, text: &str) -> Result<Digest> {
         match self.find(text) {
             Err(error) if error.kind() == Kind::Record => {
                 let named = || self.read_name(&self.name_path(&text.parse().ok()?)).ok()?;

@@ -6,7 +6,7 @@ import json
 from typing import Any, Optional
 
 # The codes that docs/errors.md marks as retryable.
-RETRYABLE = frozenset({"E-REGISTRY", "E-DISK", "E-LOST"})
+RETRYABLE = frozenset({"E-REGISTRY", "E-DISK", "E-BUSY", "E-LOST"})
 
 
 class BrigError(Exception):

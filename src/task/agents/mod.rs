@@ -109,8 +109,8 @@ impl Agent {
         if definition.sandbox.network.mode == NetworkMode::None {
             definition.sandbox.network.mode = NetworkMode::Egress;
         }
-        let keys = keys::add(&self.name, &self.table, caller, definition)?;
         let program = show_program(&self.table, caller, definition)?;
+        let keys = keys::add(&self.name, &self.table, caller, definition)?;
         login::hide(definition)?;
         let mut command: Vec<OsString> = self.seed(&program, definition);
         command.push(program.clone().into_os_string());

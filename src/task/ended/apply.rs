@@ -156,7 +156,7 @@ pub struct AppliedPaths {
     pub already: usize,
     /// Left-out changes, each with the reason.
     pub left_out: Vec<(String, &'static str)>,
-    /// Conflicts, or with `force` overwritten files, each with the difference.
+    /// Written with both edits joined.
     pub merged: Vec<String>,
     /// Conflicts, or overwritten files with `force`, each with the difference.
     pub conflicts: Vec<(String, &'static str)>,

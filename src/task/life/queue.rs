@@ -6,7 +6,7 @@
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Attempt, Durability, Lock};
-use crate::sandbox::{Control, Idle, Signals};
+use crate::sandbox::{Control, Idle, Signals, counted};
 use crate::task::store::Store;
 use rustix::fs::inotify;
 use std::mem::MaybeUninit;
@@ -66,7 +66,7 @@ pub(crate) fn wait(
             Some(why) => why,
         };
         if end.is_some_and(|end| Instant::now() >= end) {
-            return Err(Error::new(Kind::Lost, format!("it did not come in time: {why}"))
+            return Err(Error::new(Kind::Busy, format!("it did not come in time: {why}"))
                 .doing(step())
                 .hint("wait longer: --queue-wait TIME, or allow more at once: --max-parallel N"));
         }
@@ -124,7 +124,8 @@ fn why_not_yet(directory: &Path, number: u64, request: &TurnRequest<'_>) -> Resu
             Attempt::Missing => {}
         }
         if before >= request.most {
-            return Ok(Some(format!("{} run or wait before it", before)));
+            let words = counted(before as u64, "task runs or waits", "tasks run or wait");
+            return Ok(Some(format!("{words} before it")));
         }
     }
     Ok(no_memory(request.memory, before > 0))

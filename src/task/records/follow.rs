@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ pub struct Follower {
     job: Option<String>,
     path: PathBuf,
     file: Option<File>,
+    position: u64,
     /// Made at the first wait: its close takes up to 20 ms (`synchronize_srcu`, fs/notify/mark.c).
     changes: OnceCell<OwnedFd>,
     /// Whether the task or the job has ended, and the file with it.
@@ -31,6 +33,8 @@ pub struct Follower {
 pub enum From {
     /// At the first byte.
     Start,
+    /// At this many lines before the end. A last line without its end is one.
+    Last(u64),
     /// At the next byte.
     Now,
 }
@@ -67,12 +71,23 @@ impl Follower {
         rustix::fs::stat(&directory).failing(Kind::NotFound, step)?;
         let path = directory.join(name);
         let (store, id, job) = (store.clone(), id.to_owned(), job.map(str::to_owned));
-        let mut follower = Follower { store, id, job, path, file: None, changes: OnceCell::new(), has_ended: false };
+        let mut follower =
+            Follower { store, id, job, path, file: None, position: 0, changes: OnceCell::new(), has_ended: false };
         follower.open()?;
-        if let (Some(file), From::Now) = (&mut follower.file, from) {
-            file.seek(SeekFrom::End(0)).failing(Kind::Store, step)?;
+        if let Some(file) = &mut follower.file {
+            let start = match from {
+                From::Start => SeekFrom::Start(0),
+                From::Last(lines) => SeekFrom::Start(start_of_last(file, lines).failing(Kind::Store, step)?),
+                From::Now => SeekFrom::End(0),
+            };
+            follower.position = file.seek(start).failing(Kind::Store, step)?;
         }
         Ok(follower)
+    }
+
+    /// How many bytes of the file come before the next one.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
     }
 
     fn open(&mut self) -> Result<()> {
@@ -114,6 +129,7 @@ impl Follower {
             Some(file) => file.read(buffer).failing(Kind::Store, || format!("read `{}`", self.path.display()))?,
             None => 0,
         };
+        self.position += count as u64;
         if count == 0 && self.has_ended {
             return Ok(None);
         }
@@ -146,5 +162,60 @@ impl Follower {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(errno).failing(Kind::Internal, || "wait for more output"),
         }
+    }
+}
+
+/// Where the last lines of a file begin, read from its end.
+fn start_of_last(file: &File, lines: u64) -> std::io::Result<u64> {
+    let mut chunk = [0; 64 << 10];
+    let end = file.metadata()?.len();
+    if lines == 0 {
+        return Ok(end);
+    }
+    let (mut at, mut left) = (end, lines);
+    while at > 0 {
+        let count = chunk.len().min(usize::try_from(at).unwrap_or(usize::MAX));
+        at -= count as u64;
+        file.read_exact_at(&mut chunk[..count], at)?;
+        for place in (0..count).rev() {
+            let next = at + place as u64 + 1;
+            // The end of the last line begins no line.
+            if chunk[place] == b'\n' && next < end {
+                left -= 1;
+                if left == 0 {
+                    return Ok(next);
+                }
+            }
+        }
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_found_from_the_end() {
+        let tail = |text: &str, lines| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), text).unwrap();
+            text[start_of_last(file.as_file(), lines).unwrap() as usize..].to_owned()
+        };
+        for (text, lines, expected) in [
+            ("a\nb\nc\n", 1, "c\n"),
+            ("a\nb\nc", 1, "c"),
+            ("a\nb\nc\n", 2, "b\nc\n"),
+            ("a\nb\nc\n", 3, "a\nb\nc\n"),
+            ("a\nb\nc\n", 9, "a\nb\nc\n"),
+            ("a\n\n\n", 2, "\n\n"),
+            ("a\nb", 0, ""),
+            ("a\nb\n", 0, ""),
+            ("", 5, ""),
+        ] {
+            assert_eq!(tail(text, lines), expected, "{lines} of {text:?}");
+        }
+        let long = format!("x\n{}\n{}\n", "y".repeat(200_000), "z".repeat(70_000));
+        assert_eq!(tail(&long, 2), long[2..]);
     }
 }

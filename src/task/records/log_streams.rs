@@ -144,19 +144,20 @@ pub struct StreamReader {
 
 impl Store {
     /// A task's log with every byte's stream.
-    pub fn log_by_stream(&self, id: &str) -> Result<StreamReader> {
-        self.reader_by_stream(id, self.follow_log(id, From::Start)?, self.task(id))
+    pub fn log_by_stream(&self, id: &str, from: From) -> Result<StreamReader> {
+        self.reader_by_stream(id, self.follow_log(id, from)?, self.task(id))
     }
 
     /// A job's log with every byte's stream.
-    pub fn job_log_by_stream(&self, id: &str, job: &str) -> Result<StreamReader> {
+    pub fn job_log_by_stream(&self, id: &str, job: &str, from: From) -> Result<StreamReader> {
         let folder = self.job_folder(id, &self.job(id, job)?.id);
-        self.reader_by_stream(id, self.follow_job_log(id, job, From::Start)?, folder)
+        self.reader_by_stream(id, self.follow_job_log(id, job, from)?, folder)
     }
 
     fn reader_by_stream(&self, id: &str, follower: Follower, directory: PathBuf) -> Result<StreamReader> {
         let path = directory.join(NAME);
-        Ok(StreamReader { follower, id: id.to_owned(), path, runs: None, offset: 0 })
+        let offset = follower.position();
+        Ok(StreamReader { follower, id: id.to_owned(), path, runs: None, offset })
     }
 }
 

@@ -210,4 +210,8 @@ fn at_a_terminal_the_changes_are_shown_applied_kept_or_discarded() {
     keyboard.press("y\r");
     assert_eq!(keyboard.status(), Some(0), "{}", keyboard.screen());
     assert_eq!(content(), "one\ntwo\n");
+    // An agent can leave the terminal in any state: what brig shows comes after a reset.
+    let screen = keyboard.screen();
+    let place = |words: &str| screen.find(words).unwrap_or_else(|| panic!("{words:?} in {screen:?}"));
+    assert!(place("\x1b\\\x1b[!p") < place("\x1b[J") && place("\x1b[J") < place("changes: "), "{screen:?}");
 }

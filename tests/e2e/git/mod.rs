@@ -264,6 +264,8 @@ fn commits_in_a_folder_are_exported_and_apply_names_them() {
     let applied = lab.brig(["task", "apply", &id]);
     applied.succeeded();
     assert!(applied.stderr.contains(&format!("brig task export {id} --bundle")), "{applied:#?}");
+    let counted = applied.stderr.lines().any(|line| line.ends_with("changes in `.git` left out"));
+    assert!(counted && !applied.stdout.contains(".git"), "{applied:#?}");
 }
 
 #[test]

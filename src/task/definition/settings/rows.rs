@@ -290,8 +290,8 @@ pub(super) static ROWS: &[Setting] = &[
         .help("Lines of the output that are JSON objects are events of the agent's progress"),
     row("--detach", "", "", Switch(true), Free, of_command_line).short('d').excludes(&["--explain"]).group(COMMAND)
         .help("Run in the background: print the task's id and return. `brig task attach`, `wait`, `stop` go on from there"),
-    row("--interactive", "", "", Switch(true), Free, of_command_line).short('i').needs("--detach").group(COMMAND)
-        .help("With --detach: keep the command's input open for `brig task attach`"),
+    row("--interactive", "", "", Switch(true), Free, of_command_line).short('i').group(COMMAND)
+        .help("Keep the command's input open: with --detach for `brig task attach`, else it always is"),
     row("--json", "", "", Switch(true), Free, of_command_line)
         .group(RESULTS)
         .help("Print the receipt as JSON on standard output, or {\"error\":…} if nothing was started; the command's own output goes to standard error"),

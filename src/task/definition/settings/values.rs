@@ -18,7 +18,7 @@ pub(crate) fn place_at(text: &str, offset: usize, words: &str) -> String {
     let number = line_at(text, offset);
     let line = text.lines().nth(number - 1).unwrap_or_default().trim();
     let line: String = line.chars().take(60).collect();
-    format!("line {number} (`{}`): {}", line.escape_debug(), words.replace('\n', " "))
+    format!("line {number} (`{line}`): {}", words.replace('\n', " "))
 }
 
 pub(crate) fn limit(key: &str) -> Result<LimitName> {
