@@ -175,8 +175,8 @@ impl Watch<'_> {
             return Err(Error::new(Kind::Usage, "only a job has separate limits").hint("run it with --detach"));
         }
         limits.check(self.limits)?;
-        if let Some(control) = self.control.as_ref().filter(|_| exec.is_job) {
-            control.has_room_for_job()?;
+        if let Some(control) = &self.control {
+            if exec.is_job { control.has_room_for_job() } else { control.has_room_for_session() }?;
         }
         state.last_output = Instant::now();
         let words = exec.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();

@@ -2,6 +2,7 @@
 
 use crate::support::{Lab, Run, eventually, is_root, skip};
 use serde_json::Value;
+use std::time::Duration;
 
 /// Begins a task in the background and gives its id.
 #[track_caller]
@@ -380,6 +381,44 @@ fn an_attached_client_sees_output_gives_input_and_exits_as_the_task_does() {
     exec(&lab, &id, "touch /tmp/go").succeeded();
     assert_eq!(two.finish().succeeded().stdout, "ready\nwent\n");
     wait(&lab, &id);
+}
+
+#[test]
+fn input_that_nothing_reads_holds_up_neither_output_nor_a_signal() {
+    let lab = Lab::new();
+    let id = begin(&lab, &["--interactive"], UNTIL_GO);
+    let much = || "x".repeat(500_000);
+    let run = lab.exec_with_input(&id, much(), "head -c 600000 /dev/zero; wc -c");
+    assert_eq!(run.succeeded().stdout.trim_start_matches('\0'), "500000\n");
+    let asleep =
+        lab.start_with_input(["task", "exec", "-i", &id, "--", "sh", "-c", "echo begun; exec sleep 100"], much());
+    asleep.wait_for("begun");
+    std::thread::sleep(Duration::from_millis(200)); // until no more input is taken
+    asleep.signal(rustix::process::Signal::INT);
+    assert_eq!(asleep.finish().status, Some(130));
+    let attached = lab.start_with_input(["task", "attach", "--replay", &id], much());
+    attached.wait_for("ready");
+    std::thread::sleep(Duration::from_millis(200));
+    attached.signal(rustix::process::Signal::INT);
+    assert!(attached.finish().succeeded().stderr.contains("goes on"));
+    lab.brig(["task", "stop", &id]).succeeded();
+}
+
+#[test]
+fn a_task_with_as_many_processes_of_clients_as_it_may_have_is_still_stopped() {
+    let lab = Lab::new();
+    let id = begin(&lab, &[], UNTIL_GO);
+    let words = ["task", "exec", &id, "--", "sh", "-c", "echo begun; exec sleep 100"];
+    let all: Vec<_> = (0..64).map(|_| lab.start(words)).collect();
+    all.iter().for_each(|each| each.wait_for("begun"));
+    exec(&lab, &id, "true").refused(125, &["64 processes of clients run"]);
+    lab.brig(["task", "stats", &id]).succeeded();
+    let ended = begin(&lab, &[], "true");
+    wait(&lab, &ended);
+    // One that cannot be stopped does not spare the others.
+    lab.brig(["task", "stop", "--grace", "0s", &ended, &id]).refused(125, &["it has ended"]);
+    lab.brig(["task", "exec", &id, "--", "true"]).refused(125, &["it has ended"]);
+    all.into_iter().for_each(|each| drop(each.finish()));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use crate::cli::output;
 use brig::error::{Error, Kind, Result};
 use brig::sandbox::Rule;
-use brig::task::Store;
+use brig::task::{Live, Store};
 use clap::Args;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -82,17 +82,25 @@ pub(super) fn stop(store: &Store, arguments: &StopArguments) -> Result<ExitCode>
         return Ok(ExitCode::SUCCESS);
     }
     // All are asked before any is waited for.
-    for id in &ids {
+    let ask = |id: &String| {
         let live = store.reach(id)?;
         match arguments.drain {
-            Some(limit) => live.drain(limit, arguments.grace)?,
-            None => live.stop(arguments.grace)?,
+            Some(limit) => live.drain(limit, arguments.grace),
+            None => live.stop(arguments.grace),
         }
+    };
+    let mut asked: Vec<_> = ids.iter().map(ask).collect();
+    for (id, done) in ids.iter().zip(&mut asked).filter(|(_, done)| done.is_ok() && !arguments.no_wait) {
+        *done = store.wait(id, None).map(drop);
     }
-    for id in ids.iter().filter(|_| !arguments.no_wait) {
-        store.wait(id, None)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(output::failures(asked.iter().filter_map(|done| done.as_ref().err())))
+}
+
+/// A task that cannot be asked does not spare the others.
+fn ask_all(store: &Store, words: &[String], ask: impl Fn(Live) -> Result<()>) -> Result<ExitCode> {
+    let ids = store.find_all(words)?;
+    let failed: Vec<_> = ids.iter().filter_map(|id| store.reach(id).and_then(&ask).err()).collect();
+    Ok(output::failures(&failed))
 }
 
 pub(super) fn kill(store: &Store, arguments: &KillArguments) -> Result<ExitCode> {
@@ -106,13 +114,11 @@ pub(super) fn kill(store: &Store, arguments: &KillArguments) -> Result<ExitCode>
 }
 
 pub(super) fn pause(store: &Store, arguments: &PauseArguments) -> Result<ExitCode> {
-    store.find_all(&arguments.ids)?.iter().try_for_each(|id| store.reach(id)?.pause())?;
-    Ok(ExitCode::SUCCESS)
+    ask_all(store, &arguments.ids, |task| task.pause())
 }
 
 pub(super) fn unpause(store: &Store, arguments: &UnpauseArguments) -> Result<ExitCode> {
-    store.find_all(&arguments.ids)?.iter().try_for_each(|id| store.reach(id)?.unpause())?;
-    Ok(ExitCode::SUCCESS)
+    ask_all(store, &arguments.ids, |task| task.unpause())
 }
 
 /// `TERM`, `SIGTERM`, `term` or `15`.

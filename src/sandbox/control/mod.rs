@@ -33,7 +33,9 @@ use wire::Peer;
 
 const NAME: &str = "control.sock";
 /// A further client waits to be accepted.
-const CLIENTS: usize = 64;
+const CLIENTS: usize = MOST_SESSIONS + 32;
+/// Clients with a process. The others can still stop the sandbox, and ask for its state.
+const MOST_SESSIONS: usize = 64;
 const MOST_RELEASED: usize = 64;
 
 #[derive(Debug)]
@@ -182,8 +184,20 @@ impl Control {
         self.ending.retain(|session| !session.is_gone());
     }
 
+    pub(super) fn has_room_for_session(&self) -> Result<()> {
+        if self.clients.iter().filter(|client| client.session.is_some()).count() < MOST_SESSIONS {
+            return Ok(());
+        }
+        let words = format!("{MOST_SESSIONS} processes of clients run, the most of one sandbox");
+        Err(Error::new(Kind::Busy, words).hint("end some of them, or begin jobs: brig task exec --detach"))
+    }
+
     /// Lets background processes of the client's ended process outlive the client.
     pub(super) fn release(&mut self, index: usize) -> Result<()> {
+        let own = self.clients.get(index).and_then(|client| client.session.as_ref());
+        if own.is_some_and(Session::is_gone) {
+            return Ok(()); // it has left nothing in the background
+        }
         let released =
             self.clients.iter().filter_map(|client| client.session.as_ref()).filter(|each| each.is_released());
         if released.count() + self.released.len() >= MOST_RELEASED {

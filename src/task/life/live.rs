@@ -15,8 +15,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The status at the time limit, as timeout(1) has it.
@@ -25,7 +26,9 @@ const TIMED_OUT: u8 = 124;
 /// A running task.
 #[derive(Debug)]
 pub struct Live {
-    client: Client,
+    /// The first connection, until a request or a process takes it.
+    spare: Mutex<Option<Client>>,
+    client: OnceLock<Client>,
     directory: PathBuf,
     id: String,
     store: Store,
@@ -96,7 +99,8 @@ impl Store {
                 other => break other.doing(step)?,
             }
         };
-        Ok(Live { client, directory, id: id.to_owned(), store: self.clone() })
+        let spare = Mutex::new(Some(client));
+        Ok(Live { spare, client: OnceLock::new(), directory, id: id.to_owned(), store: self.clone() })
     }
 
     /// Waits for the end and returns the receipt; `None` after the time limit.
@@ -138,27 +142,27 @@ fn wait_for_end(client: &Client, left: Option<Duration>) {
 impl Live {
     /// Asks the command to end, and kills the rest after the grace (default: the task's own).
     pub fn stop(&self, grace: Option<Duration>) -> Result<()> {
-        self.client.stop(grace, None).doing(|| format!("stop the task `{}`", self.id))
+        self.client()?.stop(grace, None).doing(|| format!("stop the task `{}`", self.id))
     }
 
     /// Refuses new processes, lets running ones end until `limit`, and then stops the task.
     pub fn drain(&self, limit: Duration, grace: Option<Duration>) -> Result<()> {
-        self.client.stop(grace, Some(limit)).doing(|| format!("drain the task `{}`", self.id))
+        self.client()?.stop(grace, Some(limit)).doing(|| format!("drain the task `{}`", self.id))
     }
 
     /// Signals the command; 9 ends the whole sandbox.
     pub fn kill(&self, signal: i32) -> Result<()> {
-        self.client.kill(signal).doing(|| format!("signal the task `{}`", self.id))
+        self.client()?.kill(signal).doing(|| format!("signal the task `{}`", self.id))
     }
 
     /// Freezes every process.
     pub fn pause(&self) -> Result<()> {
-        self.client.pause().doing(|| format!("pause the task `{}`", self.id))
+        self.client()?.pause().doing(|| format!("pause the task `{}`", self.id))
     }
 
     /// Resumes them.
     pub fn unpause(&self) -> Result<()> {
-        self.client.unpause().doing(|| format!("let the task `{}` go on", self.id))
+        self.client()?.unpause().doing(|| format!("let the task `{}` go on", self.id))
     }
 
     /// Allows or refuses what an egress rule covers from now on; a refusal closes open connections. A new port needs a
@@ -167,40 +171,54 @@ impl Live {
         if allow {
             crate::task::definition::hosted::check_live_rule(rule)?;
         }
-        self.client.reach(rule, allow).doing(|| format!("change the rules of the task `{}`", self.id))
+        self.client()?.reach(rule, allow).doing(|| format!("change the rules of the task `{}`", self.id))
     }
 
     /// Copies the files at this moment, under `name` or the first free number, to fork from or return to.
     pub fn checkpoint(&self, name: Option<&str>) -> Result<Checkpoint> {
-        self.client.checkpoint(name.map(str::to_owned)).doing(|| format!("make a checkpoint of the task `{}`", self.id))
+        self.client()?
+            .checkpoint(name.map(str::to_owned))
+            .doing(|| format!("make a checkpoint of the task `{}`", self.id))
     }
 
     /// Current usage.
     pub fn stats(&self) -> Result<Sample> {
-        self.client.stats().doing(|| format!("measure the task `{}`", self.id))
+        self.client()?.stats().doing(|| format!("measure the task `{}`", self.id))
     }
 
     /// Ids on the host.
     pub fn process_ids(&self) -> Result<Vec<i32>> {
-        self.client.processes().doing(|| format!("list the processes of `{}`", self.id))
+        self.client()?.processes().doing(|| format!("list the processes of `{}`", self.id))
     }
 
     /// Variables of the command.
     pub fn environment(&self) -> Result<Vec<(OsString, OsString)>> {
-        self.client.environment()
+        self.client()?.environment()
     }
 
     /// Whether the command has a terminal.
     pub fn has_terminal(&self) -> Result<bool> {
-        self.client.attach().map(|(terminal, _)| terminal)
+        self.client()?.attach().map(|(terminal, _)| terminal)
     }
 
     pub(crate) fn hiding(&self) -> Result<Hiding> {
         Hiding::new(&self.directory, false)
     }
 
-    pub(crate) fn client(&self) -> &Client {
-        &self.client
+    pub(crate) fn client(&self) -> Result<&Client> {
+        match self.client.get() {
+            Some(client) => Ok(client),
+            None => {
+                let client = self.connect()?;
+                Ok(self.client.get_or_init(|| client))
+            }
+        }
+    }
+
+    /// Of the supervisor's bounded connections, `exec` takes only one.
+    fn connect(&self) -> Result<Client> {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+        spare.map_or_else(|| Client::connect(&self.directory), Ok)
     }
 
     /// Starts a process, and returns when its program runs. It has the task's user, filter, rules and limits, and ends
@@ -260,18 +278,17 @@ impl Live {
     /// Asks a job to end, and kills its process tree after the grace (default: the task's own).
     pub fn stop_job(&self, job: &str, grace: Option<Duration>) -> Result<()> {
         let number = self.store.job_number(&self.id, job)?;
-        self.client.stop_job(number, grace).doing(|| format!("stop the job `{job}` of the task `{}`", self.id))
+        self.client()?.stop_job(number, grace).doing(|| format!("stop the job `{job}` of the task `{}`", self.id))
     }
 
     /// Signals a job; 9 kills its process tree.
     pub fn kill_job(&self, job: &str, signal: i32) -> Result<()> {
         let number = self.store.job_number(&self.id, job)?;
-        self.client.kill_job(number, signal).doing(|| format!("signal the job `{job}` of the task `{}`", self.id))
+        self.client()?.kill_job(number, signal).doing(|| format!("signal the job `{job}` of the task `{}`", self.id))
     }
 
     fn start(&self, exec: Exec, limits: JobLimits) -> Result<Executed> {
-        // A separate connection: its life is the process's.
-        let client = Client::connect(&self.directory)?;
+        let client = self.connect()?;
         if limits.is_empty() {
             client.exec(exec)?
         } else {
@@ -454,10 +471,4 @@ pub(crate) fn over() -> Error {
 
 fn lost(cause: std::io::Error) -> Error {
     Error::os(Kind::Lost, cause).doing("work with a file of the sandbox")
-}
-
-impl AsFd for Live {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.client.as_fd()
-    }
 }

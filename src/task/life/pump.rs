@@ -1,6 +1,7 @@
 //! Copies between a caller's streams and a running task, with one thread and one poll(2).
 //!
-//! The caller's function makes output safe for a terminal. Input is read only when the other side takes it.
+//! The caller's function makes output safe for a terminal. Input is read only when the other side has taken the last
+//! piece. So a process that does not read stops neither its output nor a signal.
 
 use super::hiding::Hiding;
 use super::live::{Executed, Live, over};
@@ -8,6 +9,7 @@ use crate::error::{Context, Kind, Result};
 use crate::sandbox::Reply;
 use crate::task::records::follow::Follower;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -16,7 +18,7 @@ use std::time::{Duration, Instant};
 const DRAIN: Duration = Duration::from_secs(2);
 /// The least time between two reports of output to the supervisor, which counts idle time.
 const REPORT: Duration = Duration::from_millis(100);
-/// Bytes of one read: a pipe that poll(2) calls writable takes them without blocking (PIPE_BUF).
+/// Bytes of one read of input.
 const CHUNK: usize = 4096;
 /// Ctrl-P, Ctrl-Q: detach from a terminal without ending the process.
 const LEAVE: [u8; 2] = [0x10, 0x11];
@@ -58,6 +60,11 @@ impl Executed {
     pub fn serve(mut self, console: &mut dyn Console) -> Result<ExecEnd> {
         let mut ended: Option<(ExecEnd, Instant)> = None;
         let mut reported: Option<Instant> = None;
+        let mut pending = Vec::new();
+        for target in [&self.terminal, &self.input].into_iter().flatten() {
+            let flags = fcntl_getfl(target).and_then(|flags| fcntl_setfl(target, flags | OFlags::NONBLOCK));
+            flags.failing(Kind::Internal, || "prepare the input")?;
+        }
         loop {
             if let Some((status, since)) = ended {
                 let drained = self.output.is_none() && self.error.is_none() && self.terminal.is_none();
@@ -70,7 +77,7 @@ impl Executed {
                     return Ok(status);
                 }
             }
-            let [signals, client, output, error, input] = self.wait_for_any(console, ended.is_some())?;
+            let [signals, client, output, error, input] = self.wait_for_any(console, &pending, ended.is_some())?;
             if signals {
                 self.pass_signals(console)?;
             }
@@ -87,7 +94,7 @@ impl Executed {
                 copy_output(&mut self.error, true, &mut self.hiding, console)?;
             }
             if input {
-                self.copy_input(console)?;
+                self.copy_input(console, &mut pending)?;
             }
             if client {
                 match self.client.next()? {
@@ -102,15 +109,19 @@ impl Executed {
     }
 
     /// In this order: signals, the client, output, error, input.
-    fn wait_for_any(&self, console: &dyn Console, has_ended: bool) -> Result<[bool; 5]> {
+    fn wait_for_any(&self, console: &dyn Console, pending: &[u8], has_ended: bool) -> Result<[bool; 5]> {
         let output = self.terminal.as_ref().or(self.output.as_ref()).map(|end| (end.as_fd(), PollFlags::IN));
-        let takes = self.terminal.as_ref().or(self.input.as_ref());
+        let input = match self.terminal.as_ref().or(self.input.as_ref()).filter(|_| !has_ended) {
+            Some(target) if !pending.is_empty() => Some((target.as_fd(), PollFlags::OUT)),
+            Some(_) => console.input().map(|source| (source, PollFlags::IN)),
+            None => None,
+        };
         let all = [
             Some((console.signals_ready(), PollFlags::IN)),
             (!has_ended).then(|| (self.client.as_fd(), PollFlags::IN)),
             output,
             self.error.as_ref().map(|end| (end.as_fd(), PollFlags::IN)),
-            takes.filter(|_| !has_ended).and(console.input()).map(|input| (input, PollFlags::IN)),
+            input,
         ];
         ready(all, has_ended.then_some(Duration::from_millis(100)))
     }
@@ -125,18 +136,25 @@ impl Executed {
         signals.into_iter().try_for_each(|signal| self.signal(signal))
     }
 
-    fn copy_input(&mut self, console: &mut dyn Console) -> Result<()> {
-        let mut buffer = [0_u8; CHUNK];
-        let bytes = read_input(console, &mut buffer)?;
-        if bytes.is_empty() {
-            console.input_ended();
-            self.input = None; // a terminal's end of input is a typed key
-            return Ok(());
+    fn copy_input(&mut self, console: &mut dyn Console, pending: &mut Vec<u8>) -> Result<()> {
+        if pending.is_empty() {
+            let mut buffer = [0_u8; CHUNK];
+            pending.extend_from_slice(read_input(console, &mut buffer)?);
         }
-        let Some(target) = self.terminal.as_ref().or(self.input.as_ref()) else { return Ok(()) };
-        if !write_all(target.as_fd(), bytes) {
-            console.input_ended();
-            self.input = None;
+        let target = self.terminal.as_ref().or(self.input.as_ref());
+        let written = match target {
+            Some(target) if !pending.is_empty() => rustix::io::write(target, pending),
+            _ => Ok(0),
+        };
+        match written {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // The input has ended, or the process has closed it. A terminal's end of input is a typed key.
+            Ok(0) | Err(_) => {
+                pending.clear();
+                console.input_ended();
+                self.input = None;
+            }
+            Ok(count) => drop(pending.drain(..count)),
         }
         Ok(())
     }
@@ -145,7 +163,10 @@ impl Executed {
 impl Live {
     /// Shows output and passes input on, until the task ends or the caller detaches (on a terminal with Ctrl-P Ctrl-Q).
     pub fn attach(&self, mut output: Follower, console: &mut dyn Console) -> Result<Left> {
-        let (is_terminal, takes_input) = self.client().attach()?;
+        let client = self.client()?;
+        let (is_terminal, takes_input) = client.attach()?;
+        // A message for the supervisor; an empty one is the end of input.
+        let mut pending: Option<Vec<u8>> = None;
         let mut buffer = vec![0_u8; 64 << 10];
         let mut is_over = false;
         let mut keys = Keys::default();
@@ -159,25 +180,29 @@ impl Live {
                     continue;
                 }
             }
+            let source = console.input().filter(|_| takes_input && !is_over && pending.is_none());
             let all = [
                 Some((console.signals_ready(), PollFlags::IN)),
-                (!is_over).then(|| (self.as_fd(), PollFlags::IN)),
+                (!is_over).then(|| (client.as_fd(), PollFlags::IN)),
                 Some((output.changes()?, PollFlags::IN)),
-                None,
-                console.input().filter(|_| takes_input && !is_over).map(|input| (input, PollFlags::IN)),
+                pending.as_ref().filter(|_| !is_over).map(|_| (client.as_fd(), PollFlags::OUT)),
+                source.map(|input| (input, PollFlags::IN)),
             ];
-            let [signals, client, _, _, input] = ready(all, Some(Duration::from_millis(200)))?;
+            let [signals, word, _, takes, input] = ready(all, Some(Duration::from_millis(200)))?;
             if signals {
                 let (signals, size) = console.signals();
                 if let (true, Some((rows, columns))) = (is_terminal, size) {
-                    self.client().resize(rows, columns)?;
+                    client.resize(rows, columns)?;
                 }
                 if !signals.is_empty() {
                     return Ok(Left::Detached);
                 }
             }
-            if client {
-                is_over = self.client().next().is_ok_and(|word| word.is_none());
+            if word {
+                is_over = client.next().is_ok_and(|word| word.is_none());
+            }
+            if takes && let Some(message) = pending.take() {
+                is_over |= client.input(&message).is_err();
             }
             if input {
                 let mut bytes = [0_u8; CHUNK];
@@ -185,12 +210,13 @@ impl Live {
                 if bytes.is_empty() {
                     console.input_ended();
                 }
-                match keys.passed(bytes).filter(|_| is_terminal) {
-                    None if is_terminal => return Ok(Left::Detached),
-                    Some(passed) if !passed.is_empty() => is_over |= self.client().input(&passed).is_err(),
-                    Some(_) => {}
-                    None => is_over |= self.client().input(bytes).is_err(),
-                }
+                pending = match is_terminal {
+                    false => Some(bytes.to_vec()),
+                    true => match keys.passed(bytes) {
+                        None => return Ok(Left::Detached),
+                        Some(passed) => Some(passed).filter(|passed| !passed.is_empty()),
+                    },
+                };
             }
         }
     }
@@ -266,17 +292,6 @@ fn read_input<'buffer>(console: &dyn Console, buffer: &'buffer mut [u8]) -> Resu
             Err(_) => return Ok(&[]),
         }
     }
-}
-
-fn write_all(target: BorrowedFd<'_>, mut bytes: &[u8]) -> bool {
-    while !bytes.is_empty() {
-        match rustix::io::write(target, bytes) {
-            Ok(count) => bytes = &bytes[count..],
-            Err(Errno::INTR) => {}
-            Err(_) => return false,
-        }
-    }
-    true
 }
 
 #[cfg(test)]

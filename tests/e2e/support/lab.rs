@@ -133,6 +133,14 @@ impl Lab {
         Task::bare(self, ["task", "exec", "-i", id, "--", "sh", "-c", script]).input(input).finish()
     }
 
+    pub fn start_with_input<Argument: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = Argument>,
+        input: String,
+    ) -> Started {
+        Task::bare(self, arguments).input(input).start()
+    }
+
     /// Attaches to a running task from its first output on, with this input.
     pub fn attach_with_input(&self, id: &str, input: String) -> Run {
         Task::bare(self, ["task", "attach", "--replay", id]).input(input).finish()
