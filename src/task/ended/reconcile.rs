@@ -146,10 +146,9 @@ fn remove_remains(store: &Store, id: &str) -> Result<bool> {
         Err(error) => return Err(error),
     };
     let report = Report { cleanup, ..last_seen(&directory, &begun) };
-    json::write(
-        &directory.join("receipt.json"),
-        &Receipt::new(&begun, report, AttemptRecord::default(), &TaskSecrets::none()),
-    )?;
+    let receipt = Receipt::new(&begun, report, AttemptRecord::saved(&directory), &TaskSecrets::none());
+    json::write(&directory.join("receipt.json"), &receipt)?;
+    AttemptRecord::remove_saved(&directory);
     Ok(is_gone)
 }
 

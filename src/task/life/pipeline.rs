@@ -105,7 +105,7 @@ const PHASES: [Phase; 6] = [
     },
     Phase {
         name: "bases",
-        applies: |attempt| attempt.has_newer_bases(),
+        applies: |attempt| attempt.lacks_bases(),
         work: |attempt, _| attempt.restore_bases(),
         undo: |_, _| Ok(()),
     },
@@ -233,6 +233,7 @@ impl<'run> Attempt<'run> {
         }
         self.undo_phases(&mut report);
         self.course.couriers = self.couriers.take();
+        let is_saved = self.course.has_work();
         let receipt = Receipt::new(self.record, report, self.course, self.held);
         let ended = write_end(self.writer, &directory, &receipt);
         drop(self.control);
@@ -241,6 +242,9 @@ impl<'run> Attempt<'run> {
         if let Err(error) = written {
             alive.leave(); // the next command writes one
             return Err(error).doing(|| format!("write the receipt of `{id}`"));
+        }
+        if is_saved {
+            AttemptRecord::remove_saved(&directory);
         }
         ended?;
         request.store.remember(&receipt);

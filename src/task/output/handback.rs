@@ -50,9 +50,9 @@ pub struct ChangeSet {
     /// The first changed files with a secret's value, which copies and patches contain too.
     #[serde(default)]
     pub secrets: Vec<String>,
-    /// Entries whose base the user wrote while the agent ran.
+    /// Whether the user may have written or removed a changed file while the agent ran.
     #[serde(skip)]
-    pub(crate) newer_bases: usize,
+    pub(crate) lacks_bases: bool,
 }
 
 impl ChangeSet {
@@ -161,15 +161,18 @@ pub(crate) fn leave_result_out(changes: &mut Changes, result: &str) {
     }
 }
 
+/// The paths of a kind outside of `.git`.
+pub(crate) fn count(changes: &Changes, kind: Change) -> usize {
+    changes.entries.iter().filter(|each| !each.path.is_in_git() && each.change() == kind).count()
+}
+
 fn summary(changes: &Changes, path: Option<PathBuf>, base: Option<PathBuf>) -> ChangeSet {
-    let count =
-        |change| changes.entries.iter().filter(|each| !each.path.is_in_git() && each.change() == change).count();
     ChangeSet {
         path,
         base,
-        added: count(Change::Added),
-        modified: count(Change::Modified),
-        deleted: count(Change::Deleted),
+        added: count(changes, Change::Added),
+        modified: count(changes, Change::Modified),
+        deleted: count(changes, Change::Deleted),
         in_git: changes.entries.iter().filter(|each| each.path.is_in_git()).count(),
         skipped: changes.skipped.len() as u64 + changes.skipped_more,
         not_taken: listed(changes.skipped.iter().map(not_taken), |each| &each.path),
@@ -184,7 +187,7 @@ fn summary(changes: &Changes, path: Option<PathBuf>, base: Option<PathBuf>) -> C
             |each| &each.path,
         ),
         secrets: Vec::new(),
-        newer_bases: changes.entries.iter().filter(|entry| entry.base_is_newer).count(),
+        lacks_bases: changes.entries.iter().any(changes::lacks_base),
     }
 }
 

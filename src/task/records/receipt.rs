@@ -12,8 +12,9 @@ use crate::task::output::result::TaskResult;
 use crate::task::redact::Redactor;
 use crate::task::secrets::{SecretUse, TaskSecrets};
 use crate::task::store::Store;
-use crate::task::store::json::{now, read};
+use crate::task::store::json::{self, now, read};
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 /// The output of `brig task show --json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -180,7 +181,8 @@ pub struct Timing {
     pub seconds: f64,
 }
 
-#[derive(Debug, Default)]
+/// What an attempt has handed out.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct AttemptRecord {
     pub commit_in: Option<String>,
     pub commit_out: Option<String>,
@@ -190,6 +192,42 @@ pub(crate) struct AttemptRecord {
     pub artifacts: Option<Artifacts>,
     pub result: Option<TaskResult>,
     pub steps: Vec<Timing>,
+}
+
+/// An [`AttemptRecord`] in a task's directory, until the receipt has it.
+const COLLECTED: &str = "collected.json";
+
+impl AttemptRecord {
+    /// The next command makes the receipt of a supervisor that died or could not write it. It has no values of secrets,
+    /// and could not hide them. An attempt without work has no file.
+    pub(crate) fn save(&self, directory: &Path, redactor: &Redactor) -> Result<()> {
+        if !self.has_work() {
+            return Ok(());
+        }
+        json::write(&directory.join(COLLECTED), &self.clone().redacted(redactor))
+    }
+
+    /// What a dead supervisor has saved.
+    pub(crate) fn saved(directory: &Path) -> AttemptRecord {
+        json::read(&directory.join(COLLECTED)).unwrap_or_default()
+    }
+
+    pub(crate) fn remove_saved(directory: &Path) {
+        // The receipt replaces it.
+        let _ = std::fs::remove_file(directory.join(COLLECTED));
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        self.artifacts.is_some() || self.changes.as_ref().is_some_and(|changes| !changes.is_nothing())
+    }
+
+    fn redacted(self, redactor: &Redactor) -> AttemptRecord {
+        AttemptRecord {
+            couriers: self.couriers.map(|ledger| account(ledger, redactor)),
+            changes: self.changes.map(|changes| names(changes, redactor)),
+            ..self
+        }
+    }
 }
 
 impl Failure {
@@ -244,6 +282,7 @@ impl From<&Error> for Failure {
 impl Receipt {
     pub(crate) fn new(record: &Record, report: Report, course: AttemptRecord, held: &TaskSecrets) -> Receipt {
         let redactor = held.redactor();
+        let course = course.redacted(redactor);
         let error = report.error.as_ref().map(|error| Failure::redacted(error, redactor));
         // Redact reasons too: an error below may quote output.
         let degraded = |each: Degraded| Degraded { reason: redactor.text(&each.reason), ..each };
@@ -277,7 +316,7 @@ impl Receipt {
             limits_hit: report.limits_hit.into_iter().map(hit).collect(),
             usage: report.usage,
             image: record.image.clone(),
-            couriers: course.couriers.map(|ledger| account(ledger, redactor)),
+            couriers: course.couriers,
             commit_in: course.commit_in,
             parent: record.continued_from.clone().map(|task| Parent { task, checkpoint: record.checkpoint.clone() }),
             workspace_at: record.at.clone(),
@@ -289,7 +328,7 @@ impl Receipt {
             push: course.push,
             secrets: if held.is_empty() { record.secrets.clone() } else { held.told() },
             redactions: redactor.count(),
-            changes: course.changes.map(|changes| names(changes, redactor)),
+            changes: course.changes,
             artifacts: course.artifacts,
             result: course.result,
             profile: record.profile.clone(),

@@ -2,7 +2,7 @@
 
 use super::{COMMIT, bare, host, push, task};
 use crate::crash::{Random, SEED};
-use crate::support::{Lab, Run};
+use crate::support::{Lab, Run, eventually};
 use serde_json::Value;
 
 fn id(run: &Run) -> String {
@@ -95,6 +95,35 @@ fn killed_push_is_repeated() {
         begun.finish();
         lab.brig(words).succeeded();
         assert_eq!(host(&remote, &format!("git rev-parse {branch}")), host(&remote, "git rev-parse x0"));
+    }
+    lab.assert_reaped();
+}
+
+/// The sandbox has gone, and only the next command can write the receipt.
+#[test]
+fn work_of_a_supervisor_that_is_killed_while_it_hands_it_back_is_in_the_receipt() {
+    let lab = Lab::new();
+    let remote = bare(&lab);
+    for round in 0.. {
+        assert!(round < 20, "each push was faster than the kill");
+        let branch = format!("agent/x{round}");
+        let begun = lab.task().args(["--repo".as_ref(), remote.as_os_str()]).args(["--push-branch", &branch]);
+        let mut begun = begun.start_sh(COMMIT);
+        let saved = |id: &String| lab.store().join("tasks").join(id).join("collected.json").exists();
+        eventually("the work is collected", || begun.has_ended() || lab.ids().last().is_some_and(saved));
+        begun.signal(rustix::process::Signal::KILL);
+        begun.finish();
+        let id = lab.ids().pop().unwrap();
+        let receipt = shown(&lab, &id);
+        if receipt["outcome"] != "lost" {
+            continue; // it has ended before
+        }
+        assert_eq!((&receipt["changes"]["added"], &receipt["changes"]["modified"]), (&1.into(), &1.into()));
+        assert!(lab.brig(["task", "diff", &id]).succeeded().stdout.contains("+more"));
+        lab.brig(["task", "push", &id, "--push-branch", "agent/y"]).succeeded();
+        assert_eq!(host(&remote, "git log -1 --format=%s agent/y"), "the agent was here");
+        assert!(!lab.store().join("tasks").join(&id).join("collected.json").exists());
+        break;
     }
     lab.assert_reaped();
 }

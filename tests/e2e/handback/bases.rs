@@ -103,6 +103,32 @@ fn edits_of_the_same_line_are_refused_and_the_patch_has_the_agents() {
 }
 
 #[test]
+fn a_file_that_the_user_removed_meanwhile_does_not_come_back() {
+    let lab = Lab::new();
+    let folder = repository(&lab);
+    let script = waiting("sed -i s/5/five/ file; touch -c other; echo new > new; sed -i s/a/b/ untracked");
+    lab.file("work/other", "other\n");
+    commit(&folder);
+    lab.file("work/untracked", "a\n");
+    let task = lab.task().args(["--dir".as_ref(), folder.as_os_str()]).start_sh(&script);
+    let run = work_beside(&lab, task, || {
+        ["file", "other", "untracked"].iter().for_each(|name| std::fs::remove_file(folder.join(name)).unwrap());
+    });
+    // `other` was only opened, and git does not track `untracked`.
+    let changes = &run.receipt()["changes"];
+    assert!(changes["modified"] == 1 && changes["added"] == 2, "{changes:#}");
+    let id = id(&lab);
+    let diff = lab.brig(["task", "diff", &id]);
+    assert!(diff.succeeded().stdout.contains("-5\n+five\n"), "{diff:#?}");
+    lab.brig(["task", "apply", &id]).refused(125, &["`file` is gone"]);
+    lab.brig(["task", "apply", &id, "--merge"]).refused(125, &["`file` is gone"]);
+    assert!(!folder.join("file").exists() && !folder.join("new").exists());
+    lab.brig(["task", "apply", &id, "--force"]).succeeded();
+    assert_eq!([read(folder.join("file")), read(folder.join("untracked"))], ["1\n2\n3\n4\nfive\n", "b\n"]);
+    assert!(!folder.join("other").exists());
+}
+
+#[test]
 fn a_commit_of_the_user_while_the_agent_runs_changes_no_base() {
     let lab = Lab::new();
     let folder = repository(&lab);

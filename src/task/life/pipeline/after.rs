@@ -8,10 +8,12 @@ use crate::task::definition::{WorkspaceSource, exposure, plan};
 use crate::task::ended::export;
 use crate::task::git::{self, GitJob, ObjectStore, Push, PushState};
 use crate::task::output::changes::path::TreePath;
-use crate::task::output::changes::{BaseWriter, KnownBase, KnownContent, LARGEST_TEXT};
+use crate::task::output::changes::{BaseWriter, Change, Changes, KnownBase, KnownContent, LARGEST_TEXT};
 use crate::task::output::folder_snapshot::FolderIdentity;
 use crate::task::output::folder_snapshot::SnapshotInSteps;
+use crate::task::output::handback;
 use crate::task::output::worktree;
+use crate::task::records::receipt::AttemptRecord;
 use rustix::fs::statfs;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -36,23 +38,24 @@ impl Attempt<'_> {
         Some(SnapshotInSteps::new(folder, self.record.folder, request.store.task(self.id()), started))
     }
 
-    pub(super) fn has_newer_bases(&self) -> bool {
-        self.snapshot.is_some() && self.course.changes.as_ref().is_some_and(|changes| changes.newer_bases > 0)
+    pub(super) fn lacks_bases(&self) -> bool {
+        self.snapshot.is_some() && self.course.changes.as_ref().is_some_and(|changes| changes.lacks_bases)
     }
 
-    /// Writes bases of files that the user wrote while the command ran. After an error `apply` reports them as unknown.
+    /// Writes bases of files that the user wrote or removed while the command ran. After an error `apply` reports them as unknown.
     pub(super) fn restore_bases(&mut self) -> Result<(), Box<Report>> {
         let found = self.find_bases();
-        if let (Ok(Some(untouched)), Some(changes)) = (found, &mut self.course.changes) {
+        if let (Ok(Some((record, untouched))), Some(changes)) = (found, &mut self.course.changes) {
             let untouched: Vec<_> = untouched.iter().map(|path| self.held.redactor().text(&path.to_string())).collect();
-            changes.modified = changes.modified.saturating_sub(untouched.len());
+            changes.added = handback::count(&record, Change::Added);
+            changes.modified = handback::count(&record, Change::Modified);
             changes.runnable.retain(|each| !untouched.contains(&each.path));
             changes.secrets.retain(|path| !untouched.contains(path));
         }
         Ok(())
     }
 
-    fn find_bases(&self) -> Result<Option<Vec<TreePath>>> {
+    fn find_bases(&self) -> Result<Option<(Changes, Vec<TreePath>)>> {
         let changes = self.course.changes.as_ref();
         let (Some(steps), Some(into)) = (&self.snapshot, changes.and_then(|changes| changes.path.as_deref())) else {
             return Ok(None);
@@ -69,8 +72,8 @@ impl Attempt<'_> {
         }
         // Copied bases are written even if the courier fails.
         let read = self.read_blobs(&blobs, &mut writer);
-        let untouched = writer.finish()?;
-        read.map(|()| Some(untouched))
+        let finished = writer.finish()?;
+        read.map(|()| Some(finished))
     }
 
     fn repository_of(&self, folder: &Path) -> Result<Option<PathBuf>> {
@@ -117,7 +120,13 @@ impl Attempt<'_> {
         let Some(start) = self.start.take() else { return };
         if let Some((before, after)) = export::commits_of(changes, &held, start) {
             (self.course.commit_in, self.course.commit_out) = (Some(before), Some(after));
+            self.save_course();
         }
+    }
+
+    fn save_course(&self) {
+        // Without it only the receipt of a supervisor that dies lacks the latest facts.
+        let _ = self.course.save(&self.request.store.task(self.id()), self.held.redactor());
     }
 
     pub(super) fn has_commits(&self) -> bool {
@@ -158,6 +167,8 @@ impl Attempt<'_> {
             if push.bundle.is_none() {
                 return Ok(PushState::NothingNew);
             }
+            let course = AttemptRecord { push: Some(push.clone()), ..self.course.clone() };
+            course.save(&self.request.store.task(self.id()), self.held.redactor())?;
             if *outcome != Outcome::Succeeded {
                 return Ok(PushState::NotTried);
             }

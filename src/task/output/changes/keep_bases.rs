@@ -107,13 +107,13 @@ impl<'a> BaseWriter<'a> {
         Ok(())
     }
 
-    /// Returns the files unchanged since the start, which leave the record.
-    pub(in crate::task) fn finish(self) -> Result<Vec<TreePath>> {
+    /// Returns the record, and the files unchanged since the start, which left it.
+    pub(in crate::task) fn finish(self) -> Result<(Changes, Vec<TreePath>)> {
         if self.is_changed {
             self.changes.save(&self.into.join(RECORD))?;
         }
         let copies = Store::open(self.into)?;
         self.untouched.iter().try_for_each(|path| copies.remove(path))?;
-        Ok(self.untouched)
+        Ok((self.changes, self.untouched))
     }
 }

@@ -57,7 +57,7 @@ pub(crate) use path::escape;
 pub(crate) use record::{Change, Changes, Entry, Node, Skipped};
 pub(crate) use runnable::runnable;
 pub use select::Selection;
-pub(in crate::task) use snapshot::{KnownBase, KnownContent, Snapshot};
+pub(in crate::task) use snapshot::{KnownBase, KnownContent, Snapshot, lacks_base};
 use std::time::Duration;
 pub(in crate::task) use tree::is_off;
 #[cfg(test)]

@@ -174,10 +174,10 @@ impl Snapshot {
         folders.all(|path| opened(path).is_ok_and(|status| self.is_old(&status)))
     }
 
-    /// For files that the user wrote while the agent ran.
+    /// For files that the user wrote or removed while the agent ran.
     pub(in crate::task) fn find(&self, changes: &Changes) -> Vec<KnownBase> {
         let mut found = Vec::new();
-        if !changes.entries.iter().any(is_wanted) {
+        if !changes.entries.iter().any(lacks_base) {
             return found;
         }
         let is_same = |status: &Stat| {
@@ -199,7 +199,7 @@ impl Snapshot {
             };
             let Some(&known) = self.known.get(number).filter(|known| **known != 0) else { continue };
             let Ok(path) = TreePath::new(index.name()) else { continue };
-            if changes.find(&path).is_some_and(is_wanted)
+            if changes.find(&path).is_some_and(lacks_base)
                 && let Some((size, content)) = self.content(number, known, &entry)
             {
                 found.push(KnownBase { path, mode: u32::from(known & 0o777), size, content });
@@ -219,11 +219,15 @@ impl Snapshot {
     }
 }
 
-fn is_wanted(entry: &super::Entry) -> bool {
-    entry.base_is_newer
-        && matches!(entry.base, Some(Base::File { .. }))
-        && matches!(entry.now, None | Some(Node::File { .. }))
-        && !entry.path.is_in_git()
+/// Whether the record may not have the content at the start: the user wrote the file meanwhile, or removed it. Without a
+/// base it is like a new file.
+pub(in crate::task) fn lacks_base(entry: &super::Entry) -> bool {
+    let is_written = match (&entry.base, &entry.now) {
+        (Some(Base::File { .. }), None | Some(Node::File { .. })) => entry.base_is_newer,
+        (None, Some(Node::File { .. })) => true,
+        _ => false,
+    };
+    is_written && !entry.path.is_in_git()
 }
 
 /// Compares times, inode, size and mode. A file written in the second of the index's own write may have been written

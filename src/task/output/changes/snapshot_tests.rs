@@ -226,7 +226,7 @@ fn a_base_is_written_only_if_it_is_what_is_known() {
     let put = |most: u64, bytes: &[&[u8]]| {
         let mut writer = BaseWriter::open(into.path(), most).unwrap();
         known.iter().zip(bytes).for_each(|(known, bytes)| writer.put(known, bytes).unwrap());
-        let untouched = writer.finish().unwrap();
+        let (_, untouched) = writer.finish().unwrap();
         (untouched.len(), Changes::load(&into.path().join("changes.json")).unwrap())
     };
     for wrong in [&b"a\r\n"[..], b"b\n", b""] {
