@@ -14,7 +14,7 @@ from .protocol import SandboxEnded
 from .receipt import Receipt
 from .requests import MAX_FILE, MAX_OUTPUT, Checkpoint, Command, FileEntry, Path, User
 from .sandbox import Sandbox
-from .session import Chunk, Collector, ProcessHandle, Result, Session
+from .session import Chunk, Collector, ProcessHandle, Result, Session, releasing
 from .task import Task
 
 if TYPE_CHECKING:
@@ -70,6 +70,11 @@ class AsyncProcess(ProcessHandle):
                 pass
         for name, data in session.drain():
             yield Chunk(name, data)
+        if self._background and not session.timed_out:
+            with releasing():
+                session.connection.send("release")
+                while session.connection.receive() is None:
+                    await _wait_for_any([session.connection.fileno()], None)
 
     async def wait(self) -> int:
         """Reads the rest of its output, and returns its exit status. Raises `ExecTimeout` at its time limit."""
@@ -156,7 +161,7 @@ class AsyncSandbox:
     ) -> Result:
         """Runs a process to its end, as `Sandbox.exec`."""
         output = Collector(max_output)
-        process = await self._begin(command, env, cwd, user, timeout, None)
+        process = await self._begin(command, env, cwd, user, timeout, None, background)
         try:
             process.write(input.encode() if isinstance(input, str) else input)
             process.close_input()
@@ -166,10 +171,6 @@ class AsyncSandbox:
             result = output.result(session.status or 0)
             if session.timed_out:
                 raise ExecTimeout(timeout or 0, result.stdout, result.stderr)
-            if background:
-                session.connection.send("release")
-                while session.connection.receive() is None:
-                    await _wait_for_any([session.connection.fileno()], None)
             return result
         finally:
             process.close()
@@ -183,9 +184,10 @@ class AsyncSandbox:
         user: Optional[str] = None,
         timeout: Optional[float] = None,
         terminal: Optional[tuple[int, int]] = None,
+        background: bool = False,
     ) -> AsyncProcess:
         """Starts a process whose output is read as it comes: `async with await box.exec_stream("make") as process`."""
-        return await self._begin(command, env, cwd, user, timeout, terminal)
+        return await self._begin(command, env, cwd, user, timeout, terminal, background)
 
     async def _begin(
         self,
@@ -195,14 +197,17 @@ class AsyncSandbox:
         user: Optional[str],
         timeout: Optional[float],
         terminal: Optional[tuple[int, int]],
+        background: bool,
     ) -> AsyncProcess:
         account = await self._find_user(user) if user else None
         request = requests.exec_request(
             command, env=env, cwd=cwd, user=account, timeout=timeout, terminal=terminal
         )
-        return await self._start_session(request, timeout)
+        return await self._start_session(request, timeout, background)
 
-    async def _start_session(self, request: dict[str, Any], timeout: Optional[float] = None) -> AsyncProcess:
+    async def _start_session(
+        self, request: dict[str, Any], timeout: Optional[float] = None, background: bool = False
+    ) -> AsyncProcess:
         await self._slots.acquire()
         session = None
         try:
@@ -215,7 +220,7 @@ class AsyncSandbox:
                 session.close()
             self._slots.release()
             raise
-        return AsyncProcess(session, timeout, self._slots.release)
+        return AsyncProcess(session, timeout, self._slots.release, background)
 
     async def _find_user(self, text: str) -> User:
         if not requests.needs_accounts(text):

@@ -18,7 +18,7 @@ from .errors import BrigError, ExecTimeout, TaskFailed
 from .protocol import Connection, SandboxEnded, duration
 from .receipt import Receipt
 from .requests import MAX_FILE, MAX_OUTPUT, Checkpoint, Command, FileEntry, Path, User
-from .session import STDIN, Chunk, Collector, ProcessHandle, Result, Session
+from .session import STDIN, Chunk, Collector, ProcessHandle, Result, Session, releasing
 from .state import SandboxState, begin
 
 if TYPE_CHECKING:
@@ -74,6 +74,9 @@ class Process(ProcessHandle):
                         yield Chunk(outputs[descriptor], data)
         for name, data in session.drain():
             yield Chunk(name, data)
+        if self._background and not session.timed_out:
+            with releasing():
+                ask(session.connection, "release")
 
     def wait(self) -> int:
         """Reads the rest of its output, and returns its exit status. Raises `ExecTimeout` at its time limit."""
@@ -171,7 +174,7 @@ class Sandbox:
         kept.
         """
         output = Collector(max_output)
-        process = self._begin(command, env, cwd, user, timeout, None)
+        process = self._begin(command, env, cwd, user, timeout, None, background)
         try:
             process.write(input.encode() if isinstance(input, str) else input)
             process.close_input()
@@ -181,8 +184,6 @@ class Sandbox:
             result = output.result(session.status or 0)
             if session.timed_out:
                 raise ExecTimeout(timeout or 0, result.stdout, result.stderr)
-            if background:
-                ask(session.connection, "release")
             return result
         finally:
             process.close()
@@ -196,10 +197,12 @@ class Sandbox:
         user: Optional[str] = None,
         timeout: Optional[float] = None,
         terminal: Optional[tuple[int, int]] = None,
+        background: bool = False,
     ) -> Process:
         """Starts a process whose output is read as it comes: `with box.exec_stream("make") as process: for chunk in
-        process: …`. `terminal` is the rows and columns of a terminal."""
-        return self._begin(command, env, cwd, user, timeout, terminal)
+        process: …`. `terminal` is the rows and columns of a terminal. With `background=True`, what it has started goes
+        on after its end."""
+        return self._begin(command, env, cwd, user, timeout, terminal, background)
 
     def _begin(
         self,
@@ -209,14 +212,17 @@ class Sandbox:
         user: Optional[str],
         timeout: Optional[float],
         terminal: Optional[tuple[int, int]],
+        background: bool,
     ) -> Process:
         account = self._find_user(user) if user else None
         request = requests.exec_request(
             command, env=env, cwd=cwd, user=account, timeout=timeout, terminal=terminal
         )
-        return self._start_session(request, timeout)
+        return self._start_session(request, timeout, background)
 
-    def _start_session(self, request: dict[str, Any], timeout: Optional[float] = None) -> Process:
+    def _start_session(
+        self, request: dict[str, Any], timeout: Optional[float] = None, background: bool = False
+    ) -> Process:
         self._slots.acquire()
         session = None
         try:
@@ -229,7 +235,7 @@ class Sandbox:
                 session.close()
             self._slots.release()
             raise
-        return Process(session, timeout, self._slots.release)
+        return Process(session, timeout, self._slots.release, background)
 
     def _find_user(self, text: str) -> User:
         if not requests.needs_accounts(text):

@@ -6,9 +6,9 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
-from .errors import BrigError, ExecFailed, ExecTimeout
+from .errors import BrigError, ExecFailed, ExecTimeout, SandboxEnded
 from .protocol import Connection, other_version
 
 STDIN, STDOUT, STDERR, TERMINAL = 0, 1, 2, None
@@ -16,6 +16,21 @@ STDIN, STDOUT, STDERR, TERMINAL = 0, 1, 2, None
 CHUNK = 64 << 10
 # How often output is reported, so that the task is not idle.
 REPORT = 1.0
+# How long output is read after the end of a process.
+DRAIN = 2.0
+
+
+@contextlib.contextmanager
+def releasing() -> Iterator[None]:
+    """A sandbox bounds what goes on in the background. If it has too much, the rest of this process ends: its result
+    stays."""
+    try:
+        yield
+    except SandboxEnded:
+        raise
+    except BrigError as error:
+        if error.code != "E-STATE":
+            raise
 
 
 @dataclass(frozen=True)
@@ -122,16 +137,15 @@ class Session:
             with contextlib.suppress(BrigError):
                 self.connection.send("active")
 
-    def drain(self) -> list[tuple[str, bytes]]:
-        """Reads everything that is in the pipes now."""
-        found = []
+    def drain(self) -> Iterator[tuple[str, bytes]]:
+        """Reads what is in the pipes now. Processes in the background may go on writing: it ends after `DRAIN`."""
+        end = time.monotonic() + DRAIN
         for descriptor, name in self.outputs():
-            while True:
+            while time.monotonic() < end:
                 data = self.read(descriptor)
                 if data is None:
                     break
-                found.append((name, data))
-        return found
+                yield name, data
 
     def input(self) -> Optional[int]:
         """The descriptor to write, while input waits for room."""
@@ -189,10 +203,11 @@ class Session:
 class ProcessHandle:
     """The methods of a running process that never block. `Process` and `AsyncProcess` add those that wait."""
 
-    def __init__(self, session: Session, timeout: Optional[float], release: Any) -> None:
+    def __init__(self, session: Session, timeout: Optional[float], release: Any, background: bool) -> None:
         self._session = session
         self._timeout = timeout
         self._release = release
+        self._background = background
 
     def write(self, data: bytes) -> None:
         """Adds input. It is written while the output is read."""

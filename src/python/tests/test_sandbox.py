@@ -99,13 +99,18 @@ def test_background_processes_end_with_their_call_unless_kept(box, background):
     assert (box.exec("cat alive").text != last) == background
 
 
-def test_many_background_processes_are_refused_at_their_bound(box, root):
-    with pytest.raises(BrigError) as error:
-        for _ in range(70):
-            box.exec("sleep 100 > /dev/null 2>&1 &", background=True)
-    assert error.value.code == "E-STATE"
-    # Those that end make room.
-    box.exec("true", background=False)
+def test_background_processes_beyond_their_bound_end_and_no_result_is_lost(box, root):
+    for number in range(70):
+        assert box.exec(f"sleep 100 > /dev/null 2>&1 & echo {number}", background=True).text == f"{number}\n"
+    count = "grep -l sleep /proc/[0-9]*/comm | wc -l"
+    wait_until(lambda: box.exec(count, background=True).text.strip() == "64")
+
+
+def test_background_processes_of_a_stream_go_on(box):
+    with box.exec_stream("sleep 100 > /dev/null 2>&1 & echo begun", background=True) as process:
+        assert process.wait() == 0
+    time.sleep(0.2)
+    assert box.exec("grep -l sleep /proc/[0-9]*/comm | wc -l").text == "1\n"
 
 
 def test_output_comes_while_the_process_runs(box):

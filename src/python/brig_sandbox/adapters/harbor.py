@@ -138,7 +138,7 @@ class BrigEnvironment(BaseEnvironment):
                 stdout, stderr, status = done.stdout, done.stderr, done.status
             else:
                 parts: dict[str, bytes] = {"stdout": b"", "stderr": b""}
-                async with await box.exec_stream(words, **options) as process:
+                async with await box.exec_stream(words, background=True, **options) as process:
                     async for chunk in process:
                         parts[chunk.stream] += chunk.data
                         await output(chunk.data.decode(errors="replace"), chunk.stream)  # type: ignore[arg-type]
