@@ -51,11 +51,21 @@ struct Tasks {
     earlier: Vec<String>,
     /// Names of checkpoints, each with its task.
     checkpoints: Vec<(String, String)>,
+    is_stopped: bool,
 }
 
 impl Sandbox {
     fn tasks(&self) -> MutexGuard<'_, Tasks> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For what begins or copies a task.
+    fn open_tasks(&self) -> Result<MutexGuard<'_, Tasks>> {
+        let tasks = self.tasks();
+        match tasks.is_stopped {
+            false => Ok(tasks),
+            true => Err(Error::new(Kind::State, "the sandbox has been stopped").hint("start another one")),
+        }
     }
 
     pub(super) fn id(&self) -> String {
@@ -194,7 +204,12 @@ impl Sandboxes {
     }
 
     pub(super) fn stop(&self, sandbox: &Sandbox) -> Result<Receipt> {
-        let id = sandbox.id();
+        // A rollback that runs ends first, and no later one begins another task.
+        let id = {
+            let mut tasks = sandbox.tasks();
+            tasks.is_stopped = true;
+            tasks.id.clone()
+        };
         self.state().open.remove(&sandbox.name);
         if let Ok(live) = self.store().reach(&id) {
             // It may end by itself meanwhile.
@@ -224,13 +239,15 @@ impl Sandboxes {
     }
 
     pub(super) fn checkpoint(&self, sandbox: &Sandbox, name: Option<&str>) -> Result<Checkpoint> {
-        let mut tasks = sandbox.tasks();
+        let mut tasks = sandbox.open_tasks()?;
         if tasks.checkpoints.len() >= MAX_CHECKPOINTS {
             return Err(Error::new(Kind::State, format!("the sandbox has {MAX_CHECKPOINTS} checkpoints already"))
                 .hint("go on in a fork, or start another sandbox"));
         }
-        let name = name.map_or_else(|| format!("c{}", tasks.checkpoints.len() + 1), str::to_owned);
-        if tasks.checkpoints.iter().any(|(known, _)| *known == name) {
+        let is_taken = |name: &str| tasks.checkpoints.iter().any(|(known, _)| known == name);
+        let mut free = (1..).map(|number| format!("c{number}")).filter(|name| !is_taken(name));
+        let name = name.map(str::to_owned).or_else(|| free.next()).unwrap_or_default();
+        if is_taken(&name) {
             return Err(Error::new(Kind::Exists, format!("there is a checkpoint `{}` already", name.escape_debug()))
                 .hint("give another name, or none"));
         }
@@ -242,7 +259,7 @@ impl Sandboxes {
 
     /// Ends the processes and continues with a checkpoint's files. Returns the new task's id.
     pub(super) fn rollback(&self, sandbox: &Sandbox, checkpoint: &str) -> Result<String> {
-        let mut tasks = sandbox.tasks();
+        let mut tasks = sandbox.open_tasks()?;
         let task = find_checkpoint(&tasks, checkpoint)?;
         if tasks.earlier.len() >= MAX_CHECKPOINTS {
             return Err(Error::new(Kind::State, format!("the sandbox was rolled back {MAX_CHECKPOINTS} times"))

@@ -140,6 +140,24 @@ fn files_return_to_a_checkpoint_and_a_fork_goes_its_own_way() {
     let now = client.call("fork", json!({ "sandbox": name })).succeeded()["sandbox"].as_str().unwrap().to_owned();
     assert_eq!(client.exec(&now, "cat file").ended_as("succeeded")["stdout"], "two\n");
     client.call("sandbox_stop", json!({ "sandbox": fork })).succeeded();
+    // A default name is a free one.
+    let other = client.sandbox();
+    client.call("checkpoint", json!({ "sandbox": other, "name": "c2" })).succeeded();
+    for free in ["c1", "c3"] {
+        let made = client.call("checkpoint", json!({ "sandbox": other }));
+        assert_eq!(made.succeeded()["checkpoint"], free);
+    }
+    // A sandbox that is stopped while it is rolled back leaves no task.
+    let running = || {
+        let rows = lab.brig(["task", "ls", "--json", "--filter", "status=running"]).succeeded().stdout.clone();
+        serde_json::from_str::<Value>(&rows).unwrap().as_array().unwrap().len()
+    };
+    let before = running();
+    client.begin("rollback", json!({ "sandbox": other, "checkpoint": "c1" }));
+    client.begin("sandbox_stop", json!({ "sandbox": other }));
+    client.receive();
+    client.receive();
+    assert_eq!(running(), before - 1);
     client.close();
     assert!(client.wait().success());
     for id in lab.ids() {
