@@ -241,12 +241,17 @@ fn pattern(host: &str) -> Result<Pattern, String> {
 
 fn range(host: &str) -> Result<Option<Prefix>, String> {
     if let Ok(address) = host.parse::<IpAddr>() {
-        return Ok(Some(Prefix::of_one(address)));
+        return Ok(Some(Prefix::of_one(address.to_canonical())));
     }
     let Some((address, length)) = host.split_once('/') else { return Ok(None) };
     let wrong = || format!("`{}` is not a range of addresses", host.escape_debug());
     let address: IpAddr = address.parse().map_err(|_| wrong())?;
     let length: u8 = length.parse().map_err(|_| wrong())?;
+    // Addresses are compared as IPv4 if they are that.
+    let (address, length) = match (address, address.to_canonical()) {
+        (IpAddr::V6(_), mapped @ IpAddr::V4(_)) => (mapped, length.checked_sub(96).ok_or_else(wrong)?),
+        _ => (address, length),
+    };
     let range = Prefix::new(address, length).ok_or_else(wrong)?;
     match range.address == address {
         true => Ok(Some(range)),
@@ -310,6 +315,8 @@ mod tests {
         check("[2001:db8::/32]:443", "2001:db8::7", 443, true);
         check("2001:db8::/32", "2001:db8::7", 443, true);
         check("10.0.0.0/8:5432", "10.0.0.1.nip.io", 5432, false);
+        check("[::ffff:10.9.8.7]:5432", "10.9.8.7", 5432, true);
+        check("[::ffff:10.0.0.0/104]:5432", "10.9.8.7", 5432, true);
         check("localhost:3000", "127.0.0.1", 3000, true);
         check("LocalHost.:3000", "::1", 3000, true);
         check("localhost:3000", "127.0.0.1", 80, false);
@@ -330,6 +337,8 @@ mod tests {
         check("example.com:9-1", "is not a range of at most");
         check("*", "is not an allow-list");
         check("0.0.0.0/0:443", "is not an allow-list");
+        check("[::ffff:0.0.0.0/96]:443", "is not an allow-list");
+        check("[::ffff:0.0.0.0/95]:443", "is not a range");
         check("::/0", "is not an allow-list");
         check("198.18.4.0/24:443", "stand for names");
         check("198.0.0.0/8:443", "stand for names");
