@@ -422,7 +422,7 @@ mod tests {
     #[test]
     fn a_value_of_the_wrong_type_is_refused_with_its_line() {
         for (text, words) in [
-            ("canary = \"yes\"", "line 1 (`canary = \\\"yes\\\"`): invalid type: string \"yes\", expected a boolean"),
+            ("canary = \"yes\"", "line 1 (`canary = \"yes\"`): invalid type: string \"yes\", expected a boolean"),
             ("[git]\ndepth = 0", "line 2 (`depth = 0`): invalid value: integer `0`, expected a nonzero u32"),
             ("[git]\naddresses = [\"x\"]", "line 2"),
             ("artifacts = \"x\"", "expected a sequence"),

@@ -18,6 +18,7 @@ const ROWS: &[(&[&str], HostedRule)] = &[
             "--drain",
             "--raw",
             "--follow",
+            "--tail",
             "--since",
             "--replay",
             "--no-input",
