@@ -68,7 +68,8 @@ pub(super) fn ls(folder: &Folder, store: &Store, arguments: &LsArguments) -> Res
         });
         output::table(["NAME", "STATE", "HEALTH", "TASK", "SINCE", "DEATHS", "LAST DEATH"], cells);
     }
-    Ok(output::failures(&error))
+    error.iter().for_each(output::error);
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn show(folder: &Folder, store: &Store, arguments: &ShowArguments) -> Result<ExitCode> {

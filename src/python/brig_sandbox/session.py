@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Iterator, Optional
 
-from .errors import BrigError, ExecFailed, ExecTimeout, SandboxEnded
-from .protocol import Connection, other_version
+from .errors import BrigError, ExecFailed, ExecTimeout
+from .protocol import Connection, SandboxEnded, other_version
 
 STDIN, STDOUT, STDERR, TERMINAL = 0, 1, 2, None
 # Bytes of one read.
