@@ -218,7 +218,8 @@ impl AttemptRecord {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        self.artifacts.is_some() || self.changes.as_ref().is_some_and(|changes| !changes.is_nothing())
+        let has_changes = self.changes.as_ref().is_some_and(|changes| !changes.is_nothing());
+        has_changes || self.artifacts.is_some() || self.result.is_some()
     }
 
     fn redacted(self, redactor: &Redactor) -> AttemptRecord {
