@@ -10,6 +10,7 @@ import time
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LONGEST = 600  # seconds that any single command may take
+MOUNTED = "brig-mounted"  # brig on a read-only mount
 
 # What is measured beside brig: the program, and how it tells its version.
 PEERS = {
@@ -69,7 +70,7 @@ class Lab:
         self.children, self.undo = [], []
         self.versions = {name: found for name in PEERS if (found := version(name)) and (name != "youki" or youki)}
         os.environ["BRIG_STORE"] = self.store = self.path("store")
-        self._crun, self._tasks = None, []
+        self._crun, self._tasks, self._is_mounted = None, [], False
 
     def path(self, *names):
         return os.path.join(self.work, *names)
@@ -187,9 +188,23 @@ class Lab:
                 self._crun = f"/proc/{holder.pid}/ns/mnt"
         return self._crun
 
+    def mounted(self):
+        """brig on a read-only mount, as rootfs/systemd/brig-runtime.service makes it."""
+        path = self.path("mounted")
+        if not self._is_mounted:
+            open(path, "w").close()
+            self.run("mount", "--bind", "-o", "ro,nosuid,nodev", self.brig, path)
+            self._is_mounted = True
+            self.undo.append(self._unmount_brig)
+        return path
+
+    def _unmount_brig(self):
+        self.run("umount", "--lazy", self.path("mounted"))
+        self._is_mounted = False
+
     def oci(self, name):
         """How an OCI runtime is called: its words, with a state directory of its own."""
-        program = self.brig if name == "brig" else name
+        program = {"brig": lambda: self.brig, MOUNTED: self.mounted}.get(name, lambda: name)()
         return [program, "--root", os.path.join(self.state, name)]
 
     def anywhere(self, name, *words):

@@ -299,8 +299,8 @@ fn unit_of_workers_is_accepted_by_systemd_and_its_commands_exist() {
         return;
     }
     let program = program_under_test().display().to_string();
-    let verify = |text: &str| {
-        let unit = lab.file("units/brig-worker@.service", text.replace("/usr/bin/brig", &program));
+    let verify = |name: &str, text: &str| {
+        let unit = lab.file(&format!("units/{name}"), text.replace("/usr/bin/brig", &program));
         let mut command = Command::new("systemd-analyze");
         let path = format!("{}:", unit.parent().unwrap().display());
         let output = command.arg("verify").arg(&unit).env("SYSTEMD_UNIT_PATH", path).output().unwrap();
@@ -309,7 +309,9 @@ fn unit_of_workers_is_accepted_by_systemd_and_its_commands_exist() {
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.success(), error.lines().filter(known).map(str::to_owned).collect::<Vec<_>>())
     };
-    assert_eq!(verify(&text), (true, Vec::new()));
-    let (is_good, lines) = verify(&text.replace("Type=notify", "Type=sometimes"));
+    assert_eq!(verify("brig-worker@.service", &text), (true, Vec::new()));
+    let of_engines = include_str!("../../rootfs/systemd/brig-runtime.service");
+    assert_eq!(verify("brig-runtime.service", of_engines), (true, Vec::new()));
+    let (is_good, lines) = verify("brig-worker@.service", &text.replace("Type=notify", "Type=sometimes"));
     assert!(!is_good || !lines.is_empty(), "a wrong unit is seen");
 }

@@ -4,6 +4,7 @@
 use crate::support::{Lab, eventually};
 use serde_json::json;
 use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
 
 /// Runs `attack` on the strong build, and again on the weakened one with `name` off; returns whether it succeeded.
 pub fn attempt(name: &'static str, attack: impl Fn(&mut Lab) -> bool) {
@@ -20,30 +21,69 @@ pub fn attempt(name: &'static str, attack: impl Fn(&mut Lab) -> bool) {
 fn our_executable_cannot_be_overwritten_from_inside() {
     // T-03, CVE-2019-5736
     attempt("own-executable", |lab| {
-        let copy = lab.path().join("brig");
-        assert!(
-            std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_brig")).arg(&copy).status().unwrap().success()
-        );
-        let length = std::fs::metadata(&copy).unwrap().len();
-        for set in ["bounding", "effective", "permitted"] {
-            lab.config["process"]["capabilities"][set] = json!(["CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE"]);
-        }
-        let line = "exec 9</proc/1/exe || exit 1; (for i in $(seq 100); do echo evil > /proc/self/fd/9 && break; sleep 0.05; done; touch /done) > /dev/null 2>&1 &";
-        lab.config["hooks"] =
-            json!({"startContainer": [{"path": "/bin/sh", "args": ["sh", "-c", line], "env": ["PATH=/bin"]}]});
-        lab.args(&["sleep", "30"]);
-        for verb in ["create", "start"] {
-            let command = lab.command(&[verb, &lab.id]);
-            let mut own = std::process::Command::new(&copy);
-            own.args(command.get_args())
-                .current_dir(lab.path())
-                .envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-            let quiet = || std::process::Stdio::null();
-            assert!(own.stdin(quiet()).stdout(quiet()).stderr(quiet()).status().unwrap().success(), "{verb}");
-        }
-        eventually("the attack is over", || lab.root("/done").exists());
-        std::fs::metadata(&copy).unwrap().len() != length
+        let copy = copy_of_brig(lab);
+        overwrites_executable(lab, &copy, || std::process::Command::new(&copy))
     });
+}
+
+fn copy_of_brig(lab: &Lab) -> PathBuf {
+    let copy = lab.path().join("brig");
+    assert!(std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_brig")).arg(&copy).status().unwrap().success());
+    copy
+}
+
+/// Whether a container that `command` starts has changed the program's file.
+fn overwrites_executable(lab: &mut Lab, file: &Path, command: impl Fn() -> std::process::Command) -> bool {
+    let length = std::fs::metadata(file).unwrap().len();
+    for set in ["bounding", "effective", "permitted"] {
+        lab.config["process"]["capabilities"][set] = json!(["CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE"]);
+    }
+    let line = "exec 9</proc/1/exe || exit 1; (for i in $(seq 100); do echo evil > /proc/self/fd/9 && break; sleep 0.05; done; touch /done) > /dev/null 2>&1 &";
+    lab.config["hooks"] =
+        json!({"startContainer": [{"path": "/bin/sh", "args": ["sh", "-c", line], "env": ["PATH=/bin"]}]});
+    lab.args(&["sleep", "30"]);
+    for verb in ["create", "start"] {
+        let ours = lab.command(&[verb, &lab.id]);
+        let mut own = command();
+        own.args(ours.get_args())
+            .current_dir(lab.path())
+            .envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let quiet = || std::process::Stdio::null();
+        assert!(own.stdin(quiet()).stdout(quiet()).stderr(quiet()).status().unwrap().success(), "{verb}");
+    }
+    eventually("the attack is over", || lab.root("/done").exists());
+    std::fs::metadata(file).unwrap().len() != length
+}
+
+/// The mount is made by the commands of the unit, in a mount namespace of the test.
+#[test]
+fn our_executable_on_a_read_only_mount_starts_once_and_cannot_be_overwritten() {
+    let Some(mut lab) = Lab::new() else { return };
+    let copy = copy_of_brig(&lab);
+    let unit = include_str!("../../rootfs/systemd/brig-runtime.service");
+    let lines: Vec<_> = unit.lines().filter_map(|line| line.strip_prefix("ExecStart=")).collect();
+    let lines = lines.join(" && ").replace("/run/brig-runtime", "mounted").replace("/usr/bin/brig", "brig");
+    let mut holder = std::process::Command::new("unshare");
+    holder.args(["-m", "/bin/sh", "-ec", &format!("mkdir mounted; {lines}; touch ready; exec sleep 100")]);
+    let mut holder = holder.current_dir(lab.path()).spawn().unwrap();
+    eventually("it is mounted", || lab.path().join("ready").exists());
+    let (namespace, trace) = (format!("--mount=/proc/{}/ns/mnt", holder.id()), lab.path().join("trace"));
+    let directory = format!("--wdns={}", lab.path().display());
+    let mounted = lab.path().join("mounted/brig");
+    let started = |program: &Path| {
+        let mut strace = std::process::Command::new("strace");
+        strace.args(["-qq", "-A", "-e", "trace=execveat", "-o"]).arg(&trace);
+        strace.arg("nsenter").args([&namespace, &directory]).arg(program);
+        strace
+    };
+    assert!(!overwrites_executable(&mut lab, &copy, || started(&mounted)));
+    assert_eq!(std::fs::read_to_string(&trace).unwrap(), "", "it has started again");
+    lab.on(&["delete", "--force"]).succeeded();
+    std::fs::remove_file(lab.root("/done")).unwrap();
+    // Elsewhere it starts again, from such a mount.
+    assert!(!overwrites_executable(&mut lab, &copy, || started(&copy)));
+    assert!(std::fs::read_to_string(&trace).unwrap().contains("execveat("));
+    let _ = (holder.kill(), holder.wait());
 }
 
 #[test]

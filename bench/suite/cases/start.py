@@ -5,11 +5,11 @@ import subprocess
 import time
 
 import bundles
-from lab import Failed
+from lab import MOUNTED, Failed
 from measure import Subject, Table, attempt, interleave, with_idle
 
 IDLE_MS = 40  # a process that then moves into a cgroup waits for the kernel: docs/decisions/0002-cgroup-joining.md
-RUNTIMES = ["brig", "crun", "runc", "youki"]
+RUNTIMES = ["brig", MOUNTED, "crun", "runc", "youki"]
 VARIANTS = [
     ("bare", "All namespaces but a user's, the default mounts and masks, cgroups without limits.", {}),
     ("Docker's default filter", "And its capabilities.", {"seccomp": True}),
@@ -29,7 +29,7 @@ def links():
 
 
 def runtimes(lab):
-    return [name for name in RUNTIMES if name == "brig" or lab.has(name)]
+    return [name for name in RUNTIMES if name in ("brig", MOUNTED) or lab.has(name)]
 
 
 def oci(lab, name, verb, *words, label=None):
@@ -192,7 +192,7 @@ def execs(lab, tables):
 
 def program(lab, tables):
     """What the program itself costs before it does anything."""
-    subjects = [Subject("brig", [lab.brig, "--version"])] + [Subject(name, [name, "--version"]) for name in (*runtimes(lab)[1:], "bwrap") if lab.has(name)]
+    subjects = [Subject("brig", [lab.brig, "--version"])] + [Subject(name, [name, "--version"]) for name in (*RUNTIMES, "bwrap") if lab.has(name)]
     table = Table("The program alone: `--version`", f"The static binary of brig that was measured is {os.path.getsize(lab.brig) / (1 << 20):.1f} MiB.", floor="")
     tables.append(interleave(lab, table, lab.scaled(60, 6), 0, subjects))
 
