@@ -76,7 +76,11 @@ pub(super) fn drop_privileges(user: Option<u32>, latch: Latch, parent: &Channel)
     identity::gain_nothing()?;
     identity::die_with_supervisor(parent)?;
     parent.send_tag(Tag::Ready)?; // other processes may enter: no host path is reachable, and all restrictions hold
-    rustix::io::write(&latch.0, b"G").failing(Kind::Identity, || "let the command begin").map(drop)
+    match rustix::io::write(&latch.0, b"G") {
+        // The command has failed. It sends its own error before it ends.
+        Err(Errno::PIPE) => Ok(()),
+        other => other.failing(Kind::Identity, || "let the command begin").map(drop),
+    }
 }
 
 fn serve(command: i32, parent: &Channel) -> i32 {
