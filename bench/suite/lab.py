@@ -204,7 +204,7 @@ class Lab:
 
     def oci(self, name):
         """How an OCI runtime is called: its words, with a state directory of its own."""
-        program = {"brig": lambda: self.brig, MOUNTED: self.mounted}.get(name, lambda: name)()
+        program = self.mounted() if name == MOUNTED else self.brig if name == "brig" else name
         return [program, "--root", os.path.join(self.state, name)]
 
     def anywhere(self, name, *words):

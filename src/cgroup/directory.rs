@@ -198,19 +198,16 @@ pub(super) fn remove(path: &Path, tries: u32) -> Result<(), Errno> {
 
 fn remove_one(parent: BorrowedFd<'_>, name: &Path, tries: u32) -> Result<(), Errno> {
     let mut pause = Duration::from_millis(1);
-    for _ in 0..tries {
+    for attempt in 0.. {
         match unlinkat(parent, name, AtFlags::REMOVEDIR) {
-            Err(Errno::BUSY) => {}
-            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT) => break,
+            Err(Errno::BUSY) if attempt < tries => {}
             other => return other,
         }
         std::thread::sleep(pause);
         pause *= 2;
     }
-    match unlinkat(parent, name, AtFlags::REMOVEDIR) {
-        Err(Errno::NOENT) => Ok(()),
-        other => other,
-    }
+    Ok(())
 }
 
 fn read_all(file: &OwnedFd) -> Result<String, Errno> {

@@ -78,7 +78,7 @@ pub(super) fn logs(store: &Store, arguments: &LogsArguments) -> Result<ExitCode>
         let bytes = bytes.unwrap_or_default();
         let escaped = escaper.as_mut().map(|escaper| if at_end { escaper.finish() } else { escaper.escape(bytes) });
         let written = out.write_all(escaped.as_deref().unwrap_or(bytes)).and_then(|()| out.flush());
-        if at_end | !output::is_taken(written) {
+        if !output::is_taken(written) || at_end {
             return Ok(ExitCode::SUCCESS);
         }
         if bytes.is_empty() {

@@ -317,13 +317,10 @@ impl Extractor {
     fn clear(&mut self, parent: &TreeDirectory, name: &[u8]) -> Result<()> {
         let path = parent.child(name);
         match unlinkat(parent, name, AtFlags::empty()) {
-            Err(Errno::NOENT) => {
-                self.tree.records.forget_name(&path);
-                Ok(())
-            }
-            Ok(()) => {
-                // A removed symlink may be part of a cached path.
-                self.tree.forget();
+            removed @ (Ok(()) | Err(Errno::NOENT)) => {
+                if removed.is_ok() {
+                    self.tree.forget(); // a symlink may be part of a cached path
+                }
                 self.tree.records.forget_name(&path);
                 Ok(())
             }

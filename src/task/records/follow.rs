@@ -21,7 +21,6 @@ pub struct Follower {
     job: Option<String>,
     path: PathBuf,
     file: Option<File>,
-    position: u64,
     /// Made at the first wait: its close takes up to 20 ms (`synchronize_srcu`, fs/notify/mark.c).
     changes: OnceCell<OwnedFd>,
     /// Whether the task or the job has ended, and the file with it.
@@ -71,8 +70,7 @@ impl Follower {
         rustix::fs::stat(&directory).failing(Kind::NotFound, step)?;
         let path = directory.join(name);
         let (store, id, job) = (store.clone(), id.to_owned(), job.map(str::to_owned));
-        let mut follower =
-            Follower { store, id, job, path, file: None, position: 0, changes: OnceCell::new(), has_ended: false };
+        let mut follower = Follower { store, id, job, path, file: None, changes: OnceCell::new(), has_ended: false };
         follower.open()?;
         if let Some(file) = &mut follower.file {
             let start = match from {
@@ -80,14 +78,15 @@ impl Follower {
                 From::Last(lines) => SeekFrom::Start(start_of_last(file, lines).failing(Kind::Store, step)?),
                 From::Now => SeekFrom::End(0),
             };
-            follower.position = file.seek(start).failing(Kind::Store, step)?;
+            file.seek(start).failing(Kind::Store, step)?;
         }
         Ok(follower)
     }
 
     /// How many bytes of the file come before the next one.
-    pub(crate) fn position(&self) -> u64 {
-        self.position
+    pub(crate) fn position(&self) -> Result<u64> {
+        let Some(mut file) = self.file.as_ref() else { return Ok(0) };
+        file.stream_position().failing(Kind::Store, || format!("read `{}`", self.path.display()))
     }
 
     fn open(&mut self) -> Result<()> {
@@ -129,7 +128,6 @@ impl Follower {
             Some(file) => file.read(buffer).failing(Kind::Store, || format!("read `{}`", self.path.display()))?,
             None => 0,
         };
-        self.position += count as u64;
         if count == 0 && self.has_ended {
             return Ok(None);
         }

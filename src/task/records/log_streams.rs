@@ -156,7 +156,7 @@ impl Store {
 
     fn reader_by_stream(&self, id: &str, follower: Follower, directory: PathBuf) -> Result<StreamReader> {
         let path = directory.join(NAME);
-        let offset = follower.position();
+        let offset = follower.position()?;
         Ok(StreamReader { follower, id: id.to_owned(), path, runs: None, offset })
     }
 }

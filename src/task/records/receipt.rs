@@ -198,13 +198,10 @@ pub(crate) struct AttemptRecord {
 const COLLECTED: &str = "collected.json";
 
 impl AttemptRecord {
-    /// The next command makes the receipt of a supervisor that died or could not write it. It has no values of secrets,
-    /// and could not hide them. An attempt without work has no file.
-    pub(crate) fn save(&self, directory: &Path, redactor: &Redactor) -> Result<()> {
-        if !self.has_work() {
-            return Ok(());
-        }
-        json::write(&directory.join(COLLECTED), &self.clone().redacted(redactor))
+    /// After [`AttemptRecord::redact`]: the next command makes the receipt of a supervisor that died or could not write
+    /// it, and has no values of secrets. An attempt without work has no file.
+    pub(crate) fn save(&self, directory: &Path) -> Result<()> {
+        if self.has_work() { json::write(&directory.join(COLLECTED), self) } else { Ok(()) }
     }
 
     /// What a dead supervisor has saved.
@@ -222,12 +219,10 @@ impl AttemptRecord {
         has_changes || self.artifacts.is_some() || self.result.is_some()
     }
 
-    fn redacted(self, redactor: &Redactor) -> AttemptRecord {
-        AttemptRecord {
-            couriers: self.couriers.map(|ledger| account(ledger, redactor)),
-            changes: self.changes.map(|changes| names(changes, redactor)),
-            ..self
-        }
+    /// In place: each hidden value counts once for the receipt, however often this is called.
+    pub(crate) fn redact(&mut self, redactor: &Redactor) {
+        self.couriers = self.couriers.take().map(|ledger| account(ledger, redactor));
+        self.changes = self.changes.take().map(|changes| names(changes, redactor));
     }
 }
 
@@ -281,9 +276,9 @@ impl From<&Error> for Failure {
 }
 
 impl Receipt {
-    pub(crate) fn new(record: &Record, report: Report, course: AttemptRecord, held: &TaskSecrets) -> Receipt {
+    pub(crate) fn new(record: &Record, report: Report, mut course: AttemptRecord, held: &TaskSecrets) -> Receipt {
         let redactor = held.redactor();
-        let course = course.redacted(redactor);
+        course.redact(redactor);
         let error = report.error.as_ref().map(|error| Failure::redacted(error, redactor));
         // Redact reasons too: an error below may quote output.
         let degraded = |each: Degraded| Degraded { reason: redactor.text(&each.reason), ..each };
@@ -399,7 +394,11 @@ mod tests {
         };
         let runnable = vec![RunnableFile { path: format!(".githooks/{VALUE}"), why: "a hook".to_owned() }];
         let changes = Some(ChangeSet { runnable, ..ChangeSet::default() });
-        let course = AttemptRecord { couriers: Some(ledger()), changes, ..AttemptRecord::default() };
+        let mut course = AttemptRecord { couriers: Some(ledger()), changes, ..AttemptRecord::default() };
+        course.redact(held.redactor());
+        let hidden = held.redactor().count();
+        course.redact(held.redactor());
+        assert_eq!(held.redactor().count(), hidden, "a value counts twice");
         let record = json!({
             "schema": 3, "id": "t0", "created": "", "command": ["true"], "environment_names": [], "workspace": "empty", "rootfs": null,
             "limits": Limits::default(), "supervisor": 1, "may_degrade": [], "exit_codes": {}, "stream_json": false, "continued_from": null,

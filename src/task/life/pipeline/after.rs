@@ -42,7 +42,8 @@ impl Attempt<'_> {
         self.snapshot.is_some() && self.course.changes.as_ref().is_some_and(|changes| changes.lacks_bases)
     }
 
-    /// Writes bases of files that the user wrote or removed while the command ran. After an error `apply` reports them as unknown.
+    /// Writes bases of files that the user wrote or removed while the command ran. After an error `apply` reports them
+    /// as unknown.
     pub(super) fn restore_bases(&mut self) -> Result<(), Box<Report>> {
         let found = self.find_bases();
         if let (Ok(Some((record, untouched))), Some(changes)) = (found, &mut self.course.changes) {
@@ -126,7 +127,7 @@ impl Attempt<'_> {
 
     fn save_course(&self) {
         // Without it only the receipt of a supervisor that dies lacks the latest facts.
-        let _ = self.course.save(&self.request.store.task(self.id()), self.held.redactor());
+        let _ = self.course.save(&self.request.store.task(self.id()));
     }
 
     pub(super) fn has_commits(&self) -> bool {
@@ -168,7 +169,7 @@ impl Attempt<'_> {
                 return Ok(PushState::NothingNew);
             }
             let course = AttemptRecord { push: Some(push.clone()), ..self.course.clone() };
-            course.save(&self.request.store.task(self.id()), self.held.redactor())?;
+            course.save(&self.request.store.task(self.id()))?;
             if *outcome != Outcome::Succeeded {
                 return Ok(PushState::NotTried);
             }

@@ -62,7 +62,10 @@ impl<'run> Collector<'run> {
     }
 
     pub(super) fn collect(&mut self, scratch: BorrowedFd<'_>, course: &mut AttemptRecord) -> Result<()> {
-        let collected = self.collect_work(scratch, course).and_then(|()| course.save(&self.directory, &self.redactor));
+        let collected = self.collect_work(scratch, course).and_then(|()| {
+            course.redact(&self.redactor);
+            course.save(&self.directory)
+        });
         // Last: it makes files readable that the agent closed, and an earlier error is about the work alone.
         let is_in_memory = self.request.definition.keep != Keep::No && !sandbox::on_disk();
         let kept = if is_in_memory { keep::save(scratch, &self.directory) } else { Ok(()) };
