@@ -50,6 +50,12 @@ const NETLINK_ROUTE: u64 = 0;
 // netinet/in.h
 const IPPROTO_UDP: u64 = 17;
 const IPPROTO_ICMPV6: u64 = 58;
+/// Stream, datagram and raw sockets, with any flags (linux/net.h).
+const COMMON_TYPES: Condition = low_half(1, 0xc, 0);
+/// SOCK_SEQPACKET makes a socket of SCTP, SOCK_DCCP one of DCCP.
+const TYPES_FROM_FOUR: Condition = low_half(1, 4, 4);
+/// For SOCK_PACKET the kernel turns AF_INET into AF_PACKET (`__sock_create`).
+const TYPES_FROM_EIGHT: Condition = low_half(1, 0xc, 8);
 
 // asm-generic/socket.h, netinet/tcp.h: the kernel reads 32 bits of a level, an option and flags.
 const SOL_SOCKET: u32 = 1;
@@ -64,10 +70,14 @@ const MSG_OOB: u32 = 1;
 /// socket(2).
 pub(super) const FAMILIES: &[Case] = &[
     allow(&[is(0, AF_UNIX)]),
-    allow(&[is(0, AF_INET), at_most(2, IPPROTO_UDP)]),
+    allow(&[is(0, AF_INET), COMMON_TYPES, at_most(2, IPPROTO_UDP)]),
+    refuse(libc::ESOCKTNOSUPPORT, &[is(0, AF_INET), TYPES_FROM_FOUR, at_most(2, IPPROTO_UDP)]),
+    refuse(libc::ESOCKTNOSUPPORT, &[is(0, AF_INET), TYPES_FROM_EIGHT, at_most(2, IPPROTO_UDP)]),
     refuse(libc::EPROTONOSUPPORT, &[is(0, AF_INET), above(2, IPPROTO_UDP)]),
-    allow(&[is(0, AF_INET6), at_most(2, IPPROTO_UDP)]),
-    allow(&[is(0, AF_INET6), is(2, IPPROTO_ICMPV6)]),
+    allow(&[is(0, AF_INET6), COMMON_TYPES, at_most(2, IPPROTO_UDP)]),
+    allow(&[is(0, AF_INET6), COMMON_TYPES, is(2, IPPROTO_ICMPV6)]),
+    refuse(libc::ESOCKTNOSUPPORT, &[is(0, AF_INET6), TYPES_FROM_FOUR, at_most(2, IPPROTO_ICMPV6)]),
+    refuse(libc::ESOCKTNOSUPPORT, &[is(0, AF_INET6), TYPES_FROM_EIGHT, at_most(2, IPPROTO_ICMPV6)]),
     refuse(libc::EPROTONOSUPPORT, &[is(0, AF_INET6), above(2, IPPROTO_ICMPV6)]),
     allow(&[is(0, AF_NETLINK), is(2, NETLINK_ROUTE)]),
     refuse(libc::EPROTONOSUPPORT, &[is(0, AF_NETLINK), above(2, NETLINK_ROUTE)]),

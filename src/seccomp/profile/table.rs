@@ -204,7 +204,8 @@ pub(super) const GROUPS: &[Group] = &[
         reason: "AF_UNIX, AF_INET and AF_INET6 with TCP, UDP and ICMP, and rtnetlink. Programs seldom need other \
                  families, and the kernel loads their code on demand. AF_ALG writes into page caches \
                  (CVE-2026-31431), AF_VSOCK reaches past network namespaces. SCTP, DCCP, TIPC and netfilter's \
-                 netlink had exploits. They return the errors of a kernel without them.",
+                 netlink had exploits. They return the errors of a kernel without them. So do the types of AF_INET above \
+                 SOCK_RAW: SOCK_PACKET becomes AF_PACKET, others are SCTP and DCCP.",
         calls: "socket",
     },
     Group {

@@ -119,6 +119,9 @@ const ATTACKS: &[Attempt] = &[
     ("socket(AF_PACKET)", "socket", [17, 3, 0, 0, 0, 0], Errno::AFNOSUPPORT),
     ("socket(AF_NETLINK, NETLINK_NETFILTER)", "socket", [16, 3, 12, 0, 0, 0], Errno::PROTONOSUPPORT),
     ("socket(AF_INET, SOCK_STREAM, IPPROTO_MPTCP)", "socket", [2, 1, 262, 0, 0, 0], Errno::PROTONOSUPPORT),
+    // Of these the kernel checks a capability, or lacks the code. Its errors are others, even then.
+    ("socket(AF_INET, SOCK_PACKET, ETH_P_IP)", "socket", [2, 10, 8, 0, 0, 0], Errno::SOCKTNOSUPPORT),
+    ("socket(AF_INET, SOCK_PACKET and a flag)", "socket", [2, 0x8_000a, 8, 0, 0, 0], Errno::SOCKTNOSUPPORT),
     ("io_uring_setup", "io_uring_setup", [1, 0, 0, 0, 0, 0], Errno::PERM),
     ("userfaultfd", "userfaultfd", [!0, 0, 0, 0, 0, 0], Errno::PERM),
     ("keyctl", "keyctl", [!0, 0, 0, 0, 0, 0], Errno::PERM),

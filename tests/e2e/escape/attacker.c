@@ -36,7 +36,7 @@ static int say(long result) {
 
 // A call whose errors other than these mean that it was let through to its arguments.
 static int say_reached(long result) {
-    if (result < 0 && errno != EPERM && errno != EACCES && errno != ENOSYS && errno != EBUSY && errno != EAFNOSUPPORT && errno != EPROTONOSUPPORT) result = 0;
+    if (result < 0 && errno != EPERM && errno != EACCES && errno != ENOSYS && errno != EBUSY && errno != EAFNOSUPPORT && errno != EPROTONOSUPPORT && errno != ESOCKTNOSUPPORT) result = 0;
     return say(result);
 }
 
