@@ -64,7 +64,7 @@ fetch_from() { # URL COMMIT FILTER
 borrow_packs() { # COMMIT
     commit=$1
     shift
-    if [ -z "$SHARE" ] || [ -n "$DEPTH$FILTER" ]; then return 1; fi
+    if [ -z "$SHARE" ] || [ -n "$DEPTH$FILTER" ] || [ -e /source/shallow ]; then return 1; fi
     counted=$(git "$@" -C /source count-objects -v) || return 1
     case "$counted" in *alternate:*) return 1 ;; *'count: 0
 '*) ;; *) return 1 ;; esac

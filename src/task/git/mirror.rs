@@ -48,22 +48,25 @@ for file in $KEPT; do if [ -f "/mirror/$file" ]; then cp "/mirror/$file" .; fi; 
 git "$@" ls-remote --symref -- "$URL" HEAD 'refs/heads/*' 'refs/tags/*' > ~/told
 bound_names ~/told
 default=$(sed -n 's/^ref: \(refs\/heads\/[^[:cntrl:]]*\)[[:space:]]HEAD$/\1/p' ~/told | head -n 1)
+detached= # the mirror's HEAD is not the remote's
+if [ -z "$default" ] && [ "$REF" = HEAD ]; then detached=1; fi
 (
     ulimit -f "$BLOCKS"
     set -- "$@" fetch --progress --no-tags --force --no-auto-gc --no-write-fetch-head
-    if [ -n "$DEPTH" ]; then set -- "$@" --depth="$DEPTH"; fi
+    if [ -n "$DEPTH" ]; then set -- "$@" --depth="$DEPTH"; else set -- "$@" --update-shallow; fi
     if [ -n "$FILTER" ]; then set -- "$@" --filter="$FILTER"; fi
     case $URL in file:*) set -- "$@" --upload-pack="$SERVER" ;; esac
     git "$@" --prune -- "$URL" '+refs/heads/*:refs/heads/*' '+refs/tags/*:refs/tags/*' >&2
     git update-ref -d refs/brig/asked
     if [ -n "$default" ]; then git symbolic-ref HEAD "$default"; fi
-    if ! git rev-parse --verify --quiet --end-of-options "$REF^{commit}" >/dev/null; then
+    if [ -n "$detached" ] || ! git rev-parse --verify --quiet --end-of-options "$REF^{commit}" >/dev/null; then
         git "$@" -- "$URL" "+$REF:refs/brig/asked" >/dev/null 2>&1 || true
     fi
 )
 keep_names "$@"
 tidy "$@"
 for name in "$REF" refs/brig/asked; do
+    if [ -n "$detached" ] && [ "$name" = HEAD ]; then continue; fi
     if id=$(git rev-parse --verify --quiet --end-of-options "$name^{commit}"); then
         fetch_missing "$id" "$URL" "$@"
         lfs_into_mirror "$id" "$URL" "$@"

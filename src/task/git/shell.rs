@@ -35,7 +35,7 @@ pub(super) fn most_names() -> String {
     if crate::task::output::changes::is_off("courier-names") { String::new() } else { MOST_NAMES.to_string() }
 }
 
-/// `over_base STORE`: a new store over the base's objects, with the base's commit on a branch.
+/// `over_base STORE`: a new store over the base's objects, with a reference to the base's commit.
 pub(super) const OVER_BASE: &str = r#"
 over_base() {
     store=$1
@@ -51,7 +51,7 @@ over_base() {
             break
         fi
     done
-    git "$@" --git-dir="$store" update-ref refs/heads/base "$BASE"
+    git "$@" --git-dir="$store" update-ref refs/brig/base "$BASE"
 }
 "#;
 

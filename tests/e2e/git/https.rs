@@ -130,6 +130,18 @@ fn a_checkout_shares_the_packs_of_its_mirror_unless_that_has_more() {
 }
 
 #[test]
+fn the_head_of_a_remote_is_taken_also_if_no_branch_has_it() {
+    let lab = Lab::new();
+    let Some(far) = Host::new(&lab) else { return };
+    let remote = far.repository(&lab, "app.git");
+    let url = far.url("app.git");
+    let subject = "git log -1 --format=%s";
+    assert!(far.known_task(&lab, &url).sh(subject).stderr.ends_with("two\n"));
+    host(&remote, "git update-ref --no-deref HEAD main~1");
+    assert!(far.known_task(&lab, &url).sh(subject).stderr.ends_with("one\n"));
+}
+
+#[test]
 fn a_wrong_credential_is_one_clear_line_without_it() {
     let lab = Lab::new();
     let Some(far) = Host::new(&lab) else { return };

@@ -13,7 +13,7 @@ mod story;
 mod submodules;
 mod worktrees;
 
-use crate::support::{Lab, Run};
+use crate::support::{Lab, Run, is_root};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::fs;
@@ -456,11 +456,66 @@ fn objects_that_lead_elsewhere_or_are_broken_are_not_taken() {
     refused("rm -rf .git; ln -s /etc .git", "`.git`");
     refused("echo 'ref: refs/../../../../../etc/passwd' >.git/HEAD", "not a reference");
     // A tree with a name that would be `.git` where it is checked out (CVE-2014-9390).
-    refused(
-        "blob=$(echo evil | git hash-object -w --stdin); tree=$(printf '100644 blob %s\\t.GIT\\n' $blob | git mktree); \
-         git update-ref HEAD $(git commit-tree $tree -p HEAD -m evil)",
-        "git ended",
+    let evil = "blob=$(echo evil | git hash-object -w --stdin); tree=$(printf '100644 blob %s\\t.GIT\\n' $blob | git mktree); \
+         git update-ref HEAD $(git commit-tree $tree -p HEAD -m evil)";
+    refused(evil, "git ended");
+    // Also by Debian's older git, which fetches unchecked objects from a bundle.
+    if is_root() && Path::new("/usr/local/bin/git").exists() && Path::new("/usr/bin/git").exists() {
+        let older = "mount --bind /usr/bin/git /usr/local/bin/git && exec \"$@\"";
+        let task = lab.task().by(["unshare", "--mount", "sh", "-c", older, "sh"]);
+        let run = task.args(["--repo".as_ref(), remote.as_os_str()]).args(["--push-branch", "x"]).sh(evil);
+        run.ended_as("push_failed", 125);
+        assert_eq!(host(&remote, "git branch --list x"), "");
+    }
+}
+
+#[test]
+fn packs_that_have_nothing_to_do_with_the_commits_do_not_stop_their_push() {
+    let lab = Lab::new();
+    let remote = bare(&lab);
+    let shallow = "git init -q /tmp/other; git -C /tmp/other commit -q --allow-empty -m a; \
+                   git -C /tmp/other commit -q --allow-empty -m b; git fetch -q --depth 1 file:///tmp/other HEAD";
+    let broken = "printf PACK > .git/objects/pack/pack-0123456789012345678901234567890123456789.pack";
+    for (number, plant) in [shallow, broken].into_iter().enumerate() {
+        // This branch was in the way of a reference that brig made.
+        let branch = format!("base/{number}");
+        let run = task(&lab, &remote, &["--push-branch", &branch], &format!("{plant}; {COMMIT}"));
+        run.ended_as("succeeded", 0);
+        assert_eq!(push(&run)["state"], "pushed", "{:#}", run.receipt());
+        assert_eq!(host(&remote, &format!("git rev-parse {branch}")), run.receipt()["commit_out"].as_str().unwrap());
+    }
+}
+
+#[test]
+fn push_to_a_repository_of_this_machine_leaves_its_objects_and_worktrees_alone() {
+    let lab = Lab::new();
+    let remote = bare(&lab);
+    host(
+        &remote,
+        "git config gc.auto 10; git config gc.autoDetach false; git worktree add -q --detach ../tree main; \
+         touch -d '1 year ago' worktrees/tree/index worktrees/tree/gitdir worktrees/tree; \
+         for i in $(seq 900); do echo $i | git hash-object -w --stdin; done > /dev/null",
     );
+    let before = host(&remote, "git count-objects");
+    let run = task(&lab, &remote, &["--push-branch", "x"], COMMIT);
+    run.ended_as("succeeded", 0);
+    assert!(remote.join("worktrees/tree").exists(), "the worktree is gone");
+    let count = |text: &str| text.split(' ').next().unwrap().parse::<u32>().unwrap();
+    assert!(count(&host(&remote, "git count-objects")) >= count(&before), "a cleaner ran in the courier");
+}
+
+#[test]
+fn a_large_shallow_repository_of_this_machine_is_cloned() {
+    let lab = Lab::new();
+    bare(&lab);
+    let seed = lab.path().join("seed");
+    host(&seed, "head -c 70000000 /dev/urandom > large; git add .; git -c core.compression=0 commit -qm large");
+    let shallow = lab.path().join("shallow");
+    host(lab.path(), &format!("git clone -q --depth 1 file://{} shallow", seed.display()));
+    let run = task(&lab, &shallow, &["--push-branch", "x"], &format!("git log --format=%s; {COMMIT}"));
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.starts_with("large\n"), "{run:#?}");
+    assert_eq!(push(&run)["state"], "pushed");
 }
 
 #[test]

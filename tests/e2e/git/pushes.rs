@@ -35,7 +35,9 @@ fn failed_push_is_retried_and_a_second_push_finds_nothing_new() {
     lab.brig(["task", "push", &id, "--push-branch", "agent/y"]).succeeded();
     assert_eq!(host(&remote, "git rev-parse agent/y"), commit);
     lab.brig(["task", "push", &id, "--push-branch", "main"]).refused(125, &["default branch"]);
-    lab.brig(["task", "push", &id, "--push-branch", "main", "--push-default-branch"]).succeeded();
+    let to_main = ["task", "push", &id, "--push-branch", "main", "--push-default-branch"];
+    lab.brig(to_main).succeeded();
+    assert!(lab.brig(to_main).succeeded().stdout.starts_with("nothing new: "));
     lab.assert_clean();
 }
 
