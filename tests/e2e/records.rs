@@ -1,6 +1,7 @@
 //! Records of tasks: ten thousand listed, pruned, a store without room, turns.
 
 use crate::support::{Lab, eventually, skip};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -18,6 +19,29 @@ fn multiply(lab: &Lab, count: u32) {
         std::fs::create_dir(&directory).unwrap();
         std::fs::write(directory.join("record.json"), record.replace(&id, &other)).unwrap();
         std::fs::write(directory.join("receipt.json"), receipt.replace(&id, &other)).unwrap();
+    }
+}
+
+/// A task that can write beside a folder may replace it while another one waits.
+#[test]
+fn a_folder_that_is_exchanged_while_its_task_waits_shows_nothing_else() {
+    let lab = Lab::new();
+    lab.file("private/secret", "of the host");
+    for is_weakened in [false, true] {
+        let folder = lab.directory(if is_weakened { "weak" } else { "whole" });
+        let first = lab.task().args(["--max-parallel", "1"]).start_sh("echo ready; sleep 300");
+        first.wait_for("ready");
+        let task = lab.task().args(["--max-parallel", "1", "--dir"]).args([&folder]);
+        let next = if is_weakened { task.weakened("pinned-paths") } else { task }.start_sh("cat secret; echo over");
+        let tickets = || std::fs::read_dir(lab.store().join("queue")).unwrap().flatten();
+        let is_ticket = |entry: &std::fs::DirEntry| !entry.file_name().to_string_lossy().starts_with('.');
+        eventually("it waits for its turn", || tickets().filter(is_ticket).count() == 2);
+        std::fs::rename(&folder, folder.with_extension("moved")).unwrap();
+        std::os::unix::fs::symlink(lab.path().join("private"), &folder).unwrap();
+        first.signal(Signal::TERM);
+        first.finish();
+        let run = next.finish();
+        assert_eq!(run.stderr.contains("of the host"), is_weakened, "{run:#?}");
     }
 }
 
@@ -200,7 +224,7 @@ fn a_killed_task_gives_its_turn_away_and_a_waiting_one_can_be_ended() {
     let next = lab.task().args(["--max-parallel", "1"]).start_sh("true");
     std::thread::sleep(Duration::from_millis(100));
     let began = Instant::now();
-    first.signal(rustix::process::Signal::KILL);
+    first.signal(Signal::KILL);
     first.finish();
     next.finish().ended_as("succeeded", 0);
     assert!(began.elapsed() < Duration::from_secs(5));

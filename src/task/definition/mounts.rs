@@ -1,12 +1,12 @@
 //! Checks of the sources of `--mount` and `--ro`. Each is opened when it is checked, without a link on its way. The
 //! sandbox uses that descriptor.
 
-use super::{Definition, exposure};
+use super::{Definition, WorkspaceSource, exposure};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{Bounds, DIRECTORY, Pinned, Walk, WalkStep};
 use crate::sandbox::{Mount, MountMode};
 use crate::task::store::Store;
-use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, Stat, accessat, openat, stat, statat};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, accessat, openat, stat, statat, statx};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -17,17 +17,35 @@ const OBEYED: [&str; 8] = ["/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/
 /// Set-user-ID and set-group-ID (chmod(2)).
 const SET_ID: u32 = 0o6000;
 
-/// Refuses sources that no task may have, and pins the others. Hosted mode has pinned its own already.
+/// Pins the folder of the workspace, the repository of its worktree, and the root. Another task
+/// that may write above them could replace them by a link.
+pub(crate) fn hold_folders(definition: &Definition, repository: Option<&Path>, pinned: &mut Pinned) -> Result<()> {
+    let folder = match &definition.workspace {
+        WorkspaceSource::Directory(folder) => Some(folder.as_path()),
+        _ => None,
+    };
+    for path in [folder, repository, definition.sandbox.rootfs.as_deref()].into_iter().flatten() {
+        hold_path(path, pinned, || format!("use `{}`", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Hosted mode has pinned its own already.
+fn hold_path(path: &Path, pinned: &mut Pinned, step: impl Fn() -> String) -> Result<()> {
+    if pinned.has(path) {
+        return Ok(());
+    }
+    let real =
+        std::fs::canonicalize(path).failing(Kind::NotFound, &step).hint(|| "name a file or folder that exists")?;
+    pinned.hold(path, (Path::new("/"), &real), PathBuf::new()).doing(step)
+}
+
+/// Refuses sources that no task may have, and pins the others.
 pub(crate) fn hold(definition: &Definition, store: &Store, pinned: &mut Pinned) -> Result<()> {
     for mount in &definition.sandbox.mounts {
         let source = mount.source.as_path();
         let step = || format!("mount `{mount}`");
-        if !pinned.has(source) {
-            let real = std::fs::canonicalize(source)
-                .failing(Kind::NotFound, step)
-                .hint(|| "name a file or folder that exists")?;
-            pinned.hold(source, (Path::new("/"), &real), PathBuf::new()).doing(step)?;
-        }
+        hold_path(source, pinned, step)?;
         let open = pinned.path(source);
         exposure::check_path(&open, step, store)?;
         if mount.mode == MountMode::Writable && is_obeyed(&open)? {
@@ -79,16 +97,16 @@ fn check_writable(folder: &Path, mount: &Mount) -> Result<()> {
     let bounds = Bounds { entries: MOST, ..Bounds::NONE };
     let mut walk = Walk::through(top, bounds, ()).failing(Kind::Workspace, step)?;
     let hint = || format!("share a smaller folder: at most {MOST} files are looked at");
-    let device = |status: Stat| status.st_dev;
-    let own = stat(folder).map(device).failing(Kind::Workspace, step)?;
+    // Not the device: a subvolume of btrfs has its own, and is part of the mount.
+    let own = statx(CWD, folder, AtFlags::empty(), StatxFlags::MNT_ID).failing(Kind::Workspace, step)?.stx_mnt_id;
     while let Some(next) = walk.next().failing(Kind::Workspace, step).hint(hint)? {
         let WalkStep::Entry(kind) = next else { continue };
         let shown = || format!("`{}`", walk.name().to_string_lossy().escape_debug());
         match kind {
             FileType::Directory => {
                 let side = walk.side(0).failing(Kind::Workspace, step)?;
-                let found = statat(side, walk.name(), AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Workspace, step)?;
-                if device(found) != own {
+                let found = statx(side, walk.name(), AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID);
+                if found.failing(Kind::Workspace, step)?.stx_mnt_id != own {
                     continue; // a mount below is shown read-only, or not at all
                 }
                 // A folder that brig may not read is closed to the command too.

@@ -56,6 +56,7 @@ impl<'run> Request<'run> {
         let mut options = options(&definition, &layout, image.as_ref(), checked_workspace(&definition)?)?;
         options.check()?;
         keep::check_owners(&definition, &options)?;
+        mounts::hold_folders(&definition, layout.repository.as_deref(), &mut pinned)?;
         mounts::hold(&definition, store, &mut pinned)?;
         options.pinned.clone_from(&pinned);
         if let WorkspaceSource::Directory(folder) = &definition.workspace {
