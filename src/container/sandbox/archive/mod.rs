@@ -46,7 +46,8 @@ const OPAQUE: &CStr = c"user.overlay.opaque";
 
 /// No process writes to the file system, and its files are this user's.
 pub(crate) fn pack_kept<W: Write>(scratch: BorrowedFd<'_>, sink: W) -> Result<()> {
-    let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), form: Form::Kept };
+    let mut pack =
+        Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), paths: 0, form: Form::Kept };
     let step = || "read the files of the sandbox";
     let status = fstat(scratch).failing(Kind::Disk, step)?;
     pack.writer.entry(&entry(EntryKind::Directory, Path::new(TOP), &status))?;
@@ -86,6 +87,7 @@ mod tests {
     use super::*;
     use crate::files::Patterns;
     use crate::image::tar::Entry;
+    use std::os::fd::{AsFd, BorrowedFd};
     use std::os::unix::fs::FileExt;
     use std::os::unix::fs::{MetadataExt, symlink};
 
@@ -102,6 +104,23 @@ mod tests {
         }
         assert_eq!(std::fs::read(to.path().join("new/b/file")).unwrap(), vec![7; 100_000]);
         assert_eq!(std::fs::read_link(to.path().join("new/link")).unwrap(), Path::new("/etc"));
+    }
+
+    /// Each entry has its whole path: without a bound this chain costs the square of its depth.
+    #[test]
+    fn a_tree_deeper_than_a_path_may_be_long_is_refused() {
+        use rustix::fs::{Mode, OFlags, mkdirat, openat};
+        let from = tempfile::tempdir().unwrap();
+        let open = |at: BorrowedFd<'_>, name: &Path| openat(at, name, OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let (top, name) = (open(rustix::fs::CWD, from.path()), "n".repeat(250));
+        let mut last = top.try_clone().unwrap();
+        for depth in 1..=70 {
+            mkdirat(&last, &name, Mode::RWXU).unwrap();
+            last = open(last.as_fd(), Path::new(&name));
+            let packed = pack_volume(top.try_clone().unwrap(), std::io::sink());
+            assert_eq!(packed.is_ok(), depth * 251 < 16 << 10, "{depth}");
+        }
+        assert!(pack_volume(top, std::io::sink()).unwrap_err().to_string().contains("16384 bytes"));
     }
 
     #[test]

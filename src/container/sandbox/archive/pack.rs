@@ -23,11 +23,17 @@ use std::path::{Path, PathBuf};
 /// Without set-id bits, which would have effect where the archive is unpacked.
 pub(super) const VOLUME_MODES: u32 = 0o1777;
 
+/// In bytes, four times that of a system call (PATH_MAX).
+const MOST_PATH: usize = 16 << 10;
+/// In bytes, of all entries.
+const MOST_PATHS: u64 = 512 << 20;
+
 /// `exclude` matches paths below `path`. Returns the number of skipped files, of other types than files, directories
 /// and links.
 pub(crate) fn pack<W: Write>(path: &Path, top_name: &Path, exclude: &Patterns, sink: W) -> Result<u64> {
     let step = || format!("read `{}`", path.display());
-    let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), form: Form::Copy };
+    let mut pack =
+        Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), paths: 0, form: Form::Copy };
     let status = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::NotFound, step)?;
     if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
         pack.entry(CWD, path, top_name, &status, &step)?;
@@ -49,7 +55,7 @@ pub(crate) fn pack_own_volume<W: Write>(top: OwnedFd, user: (u32, u32), sink: W)
 }
 
 fn pack_all<W: Write>(top: OwnedFd, form: Form, sink: W) -> Result<u64> {
-    let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), form };
+    let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), paths: 0, form };
     pack.tree(top, Path::new("."), Path::new("the volume"), None)?;
     pack.finish()
 }
@@ -59,6 +65,8 @@ pub(super) struct Pack<W: Write> {
     pub left_out: u64,
     /// Of each file with several, by device and inode.
     pub first_names: HashMap<(u64, u64), PathBuf>,
+    /// Bytes of all paths so far.
+    pub paths: u64,
     pub form: Form,
 }
 
@@ -110,6 +118,7 @@ impl<W: Write> Pack<W> {
             if exclude.is_some_and(|exclude| exclude.matches(below, is_directory)) {
                 continue;
             }
+            self.bound(&name)?;
             let closed = match self.form {
                 Form::Kept | Form::OwnVolume(..) => {
                     make_readable(directory, last, &status).failing(Kind::Workspace, step)?
@@ -126,6 +135,19 @@ impl<W: Write> Pack<W> {
             let inner = open_directory(directory, walk.name()).failing(Kind::Workspace, step)?;
             self.directory(inner.as_fd(), &name, &status)?;
             enter(walk, inner, Level { name: name.clone(), closed }).failing(Kind::Workspace, step)?;
+        }
+        Ok(())
+    }
+
+    /// Each entry has its whole path: without a bound, a deep tree would cost the supervisor the square of its depth.
+    fn bound(&mut self, name: &Path) -> Result<()> {
+        let length = name.as_os_str().len();
+        self.paths += length as u64;
+        if length > MOST_PATH || self.paths > MOST_PATHS {
+            let words = format!("a path has more than {MOST_PATH} bytes, or all have more than {MOST_PATHS}");
+            return Err(Error::new(Kind::Workspace, words)
+                .doing("pack files")
+                .hint("remove the deepest folders, or do not keep the workspace"));
         }
         Ok(())
     }
