@@ -4,7 +4,8 @@
 //! It runs after the mounts (a restricted process cannot mount) and before seccomp.
 
 use crate::error::{Error, Kind, Result};
-use crate::spec::landlock::{Access, Landlock};
+pub(crate) use crate::host::{landlock_abi as abi, landlock_lacks as lacks};
+use crate::spec::landlock::{ANNOTATION, Access, Landlock};
 use crate::sys::weaken;
 use ::landlock::{
     ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
@@ -21,15 +22,20 @@ const NEWEST: ABI = ABI::V6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Enforced {
     Fully,
-    /// An older kernel: the file rules hold, some newer kinds of access are not covered.
+    /// An older kernel: the file rules hold, others are missing: see [`lacks`].
     Partly,
     /// The kernel lacks Landlock, and the rules are optional.
     Not,
 }
 
-/// `None` without Landlock.
-pub(crate) fn abi() -> Option<u32> {
-    if weaken::is_off("kernel-landlock") { None } else { crate::sys::probe::landlock_abi().ok() }
+/// Refuses a kernel that enforces only a part, unless the rules are optional.
+pub(crate) fn check(rules: &Landlock) -> Result<()> {
+    match lacks().filter(|_| !rules.optional) {
+        Some(lack) => Err(Error::new(Kind::Landlock, format!("this kernel has {lack}"))
+            .doing(format!("enforce `{ANNOTATION}`"))
+            .hint("run a kernel of 6.12 or newer; or accept what this one has: agent,optional, or \"optional\": true beside rules")),
+        None => Ok(()),
+    }
 }
 
 /// Counts the domains around this process: fills the kernel's limit (LANDLOCK_MAX_NUM_LAYERS), so this process can do

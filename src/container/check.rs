@@ -46,7 +46,7 @@ pub(crate) struct Checked {
 /// Removes limits that may be missing. If none may, making the cgroups is the check, undone after a failure, which
 /// [`thoroughly`] reports. A check ahead costs a tenth of the time to the clone.
 pub(crate) fn check(spec: &mut Container) -> Result<Checked> {
-    if !spec.may_degrade.is_empty() || spec.file_system.scratch.rates.any() || landlock::abi().is_none() {
+    if !spec.may_degrade.is_empty() || spec.file_system.scratch.rates.any() || landlock::lacks().is_some() {
         return thoroughly(spec);
     }
     check_surroundings()?;
@@ -105,7 +105,11 @@ pub(super) fn limits(wanted: &mut Option<Resources>, may_degrade: &[String]) -> 
             .doing(format!("enforce {}", quoted.join(", ")))
             .hint(format!("{}; or go without: --allow-degraded {}", first.fix, names.join(","))));
     }
-    let missing = missing.into_iter().map(|each| (each.name.to_owned(), each.reason)).collect();
+    let mut missing: Vec<_> = missing.into_iter().map(|each| (each.name.to_owned(), each.reason)).collect();
+    // Accepted without a flag: namespaces and ids do the same. The receipt has it.
+    if let (Some(abi), Some(lack)) = (landlock::abi(), landlock::lacks()) {
+        missing.push(("landlock".to_owned(), format!("this kernel has {lack} (ABI {abi})")));
+    }
     Ok(Checked { hierarchy, missing })
 }
 

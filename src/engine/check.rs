@@ -2,6 +2,7 @@
 
 use super::{Engine, Inside, RUNTIME, Registered, registered};
 use crate::error::{Context, Error, Kind, Result, Step};
+use crate::host::landlock_lacks;
 use crate::image::one_file_archive;
 use crate::spec::landlock::ANNOTATION as LANDLOCK;
 use crate::spec::network::GATEWAY;
@@ -61,10 +62,15 @@ fn findings(registered: &Registered, inside: &Inside, is_written: bool) -> Vec<F
     let most = |key: &str| wanted(key).and_then(|text| parse_size::Config::new().with_binary().parse_size(&text).ok());
     // A file system rounds up to its blocks and groups.
     let is_within = |key: &str, amount: u64| most(key).is_some_and(|most| (1..=most + most / 4).contains(&amount));
+    let lack = landlock_lacks();
     let is_gateway = inside.resolver == GATEWAY.to_string() && !matches!(inside.outside.as_str(), "sent" | "answered");
     vec![
         finding(SECCOMP, inside.filters >= 2, format!("{} filters of system calls", inside.filters)),
-        finding(LANDLOCK, inside.landlock > 0, format!("{} Landlock domains", inside.landlock)),
+        finding(
+            LANDLOCK,
+            inside.landlock > 0 && lack.is_none(),
+            format!("{} Landlock domains{}", inside.landlock, lack.map_or(String::new(), |lack| format!(", {lack}"))),
+        ),
         finding(DISK, is_within(DISK, inside.disk_bytes), format!("a root of {} bytes", inside.disk_bytes)),
         finding(
             DISK_INODES,

@@ -11,7 +11,7 @@ use crate::container::landlock_layers;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
 use crate::sandbox::NetworkMode;
-use crate::spec::landlock::ANNOTATION as LANDLOCK;
+use crate::spec::landlock::{ANNOTATION as LANDLOCK, OPTIONAL};
 use crate::spec::protections::{DISK, DISK_INODES, EGRESS, Protections, RECEIPT, SECCOMP};
 use crate::task::{Definition, config_home};
 pub use check::{Finding, check};
@@ -113,7 +113,8 @@ pub fn annotations(profile: Option<&Definition>, receipts: Option<&Path>) -> Res
     let mut all = Annotations::new();
     if let Some(definition) = profile {
         all.insert(SECCOMP.into(), "agent".into());
-        all.insert(LANDLOCK.into(), "agent".into());
+        let landlock = if crate::host::landlock_lacks().is_some() { OPTIONAL } else { "agent" };
+        all.insert(LANDLOCK.into(), landlock.into());
         let limits = &definition.sandbox.limits;
         if let Some(bytes) = limits.disk {
             all.insert(DISK.into(), bytes.to_string());

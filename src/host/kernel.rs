@@ -1,8 +1,9 @@
 //! The kernel: version, system calls, seccomp and Landlock.
 
 use super::{Check, State};
-use crate::sys::probe::{Call, is_known, landlock_abi};
+use crate::sys::probe::{self, Call, is_known};
 use crate::sys::seccomp::{NEW_LISTENER, knows_action, knows_flags};
+use crate::sys::weaken;
 use std::sync::OnceLock;
 
 /// Older kernels lack idmapped mounts and `mount_setattr`.
@@ -10,9 +11,6 @@ const OLDEST: (u32, u32) = (5, 12);
 
 /// `SECCOMP_RET_KILL_PROCESS` of linux/seccomp.h (4.14), for the agent's profile.
 const KILL_PROCESS: u32 = 0x8000_0000;
-
-/// The newest ABI that brig uses: scopes for signals and abstract sockets (6.12).
-const LANDLOCK_WANTED: u32 = 6;
 
 fn number() -> Option<(u32, u32)> {
     static NUMBER: OnceLock<Option<(u32, u32)>> = OnceLock::new();
@@ -117,23 +115,33 @@ pub(super) fn seccomp() -> Check {
     Check::good("seccomp", format!("filters{listener}"))
 }
 
-pub(super) fn landlock() -> Check {
+/// `None` without Landlock.
+pub(crate) fn landlock_abi() -> Option<u32> {
+    let abi = probe::landlock_abi().ok().filter(|_| !weaken::is_off("kernel-landlock"))?;
+    Some(if weaken::is_off("kernel-landlock-scopes") { abi.min(4) } else { abi })
+}
+
+/// What this kernel's Landlock has no rule for. `None` if it has all that brig uses (ABI 6, Linux 6.12).
+pub(crate) fn landlock_lacks() -> Option<&'static str> {
     match landlock_abi() {
-        Ok(abi) if abi >= LANDLOCK_WANTED => Check::good("landlock", format!("ABI {abi}")),
-        Ok(abi) => {
-            let lacks = match abi {
-                ..=2 => "no rule for truncation, device ioctls, signals and abstract sockets",
-                3 | 4 => "no rule for device ioctls, signals and abstract sockets",
-                _ => "no rule for signals and abstract sockets",
-            };
-            Check::bad(
-                "landlock",
-                State::Weaker,
-                format!("ABI {abi}: {lacks}"),
-                "run a kernel of 6.12 or newer for ABI 6",
-            )
-        }
-        Err(errno) => Check::bad(
+        None => Some("no Landlock"),
+        Some(..=2) => Some("no rule for truncation, device ioctls, signals and abstract sockets"),
+        Some(3 | 4) => Some("no rule for device ioctls, signals and abstract sockets"),
+        Some(5) => Some("no rule for signals and abstract sockets"),
+        Some(_) => None,
+    }
+}
+
+pub(super) fn landlock() -> Check {
+    match (probe::landlock_abi(), landlock_lacks()) {
+        (Ok(abi), None) => Check::good("landlock", format!("ABI {abi}")),
+        (Ok(abi), Some(lack)) => Check::bad(
+            "landlock",
+            State::Weaker,
+            format!("ABI {abi}: {lack}"),
+            "run a kernel of 6.12 or newer for ABI 6",
+        ),
+        (Err(errno), _) => Check::bad(
             "landlock",
             State::Missing,
             format!("none: {errno}"),

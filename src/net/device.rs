@@ -35,17 +35,17 @@ pub(crate) fn move_devices(
 fn move_one(name: &str, new: &str, host: &Route, inside: &Route, target: BorrowedFd<'_>) -> Result<()> {
     check_name(name)?;
     check_name(new)?;
-    let index = links(host)?.into_iter().find(|(_, each)| each == name).map(|(index, _)| index);
+    let index = links(host, None)?.into_iter().find(|(_, each)| each == name).map(|(index, _)| index);
     let index = index
         .ok_or_else(|| Error::new(Kind::Network, "no such device").hint("list the devices of the host: ip link"))?;
     let addresses = addresses(host, index)?;
-    let before = links(inside)?;
+    let before = links(inside, None)?;
     let request = Request::new(&link(index, 0))
         .attribute(LINK_NAMESPACE, &(target.as_raw_fd() as u32).to_ne_bytes())
         .text(LINK_NAME, new);
     host.change(LINK, request).failing(Kind::Network, || "change its namespace")?;
     // The number and a name from a template may differ there.
-    let moved = links(inside)?.into_iter().find(|each| !before.contains(each)).map(|(index, _)| index);
+    let moved = links(inside, None)?.into_iter().find(|each| !before.contains(each)).map(|(index, _)| index);
     let index = moved.ok_or_else(|| Error::new(Kind::Network, "it did not arrive"))?;
     for (fixed, kept) in addresses {
         let mut request = Request::new(&[&fixed[..4], &index.to_ne_bytes()].concat());
@@ -73,9 +73,20 @@ pub(super) fn link(index: i32, flags: u32) -> [u8; LINK_BYTES] {
     bytes
 }
 
-pub(super) fn links(route: &Route) -> Result<Vec<(i32, String)>> {
+/// `kind`: of these alone, as `ip link add … type KIND`.
+pub(super) fn links(route: &Route, kind: Option<&str>) -> Result<Vec<(i32, String)>> {
+    const INFO: u16 = 18;
+    const INFO_KIND: u16 = 1;
     let told = route.dump(LINK, Request::new(&link(0, 0))).failing(Kind::Network, || "list the network devices")?;
+    let is_of = |body: &[u8], kind: &str| {
+        let info = attributes(body, LINK_BYTES).find(|(name, _)| *name == INFO).map_or(&[][..], |(_, info)| info);
+        attributes(info, 0)
+            .any(|(name, value)| name == INFO_KIND && value.strip_suffix(&[0]).unwrap_or(value) == kind.as_bytes())
+    };
     let named = |body: &Vec<u8>| {
+        if kind.is_some_and(|kind| !is_of(body, kind)) {
+            return None;
+        }
         let (_, name) = attributes(body, LINK_BYTES).find(|(kind, _)| *kind == LINK_NAME)?;
         Some((index(body)?, String::from_utf8_lossy(name).trim_end_matches('\0').to_owned()))
     };

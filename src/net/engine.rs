@@ -76,7 +76,7 @@ impl EngineNetwork {
         let addresses = self.routes.dump(ADDRESS, Request::new(&[0; ADDRESS_BYTES]));
         let addresses = addresses.failing(Kind::Network, || "list the container's addresses")?;
         let others =
-            links(&self.routes)?.into_iter().filter(|(_, name)| !DEVICES_OF_THE_KERNEL.contains(&name.as_str()));
+            links(&self.routes, None)?.into_iter().filter(|(_, name)| !DEVICES_OF_THE_KERNEL.contains(&name.as_str()));
         Ok(others
             .map(|(number, _)| Device {
                 number: number as u32,

@@ -26,6 +26,7 @@ const PAIR_LENGTH: u8 = 31;
 const LOCKS: &str = "network-slots";
 const PREFIX: &str = "brig";
 const INSIDE: &str = "eth0";
+const VETH: &str = "veth";
 
 const LINK_INFO: u16 = 18;
 const LINK_STATISTICS: u16 = 23;
@@ -64,13 +65,18 @@ impl Veth {
         })?;
         let (outside, own) = addresses(slot.number);
         let name = format!("{PREFIX}{}", slot.number);
-        // A device with this name is a leftover: the number was free.
-        match delete(&host, &name) {
-            Ok(()) | Err(Errno::NODEV) => {}
-            Err(errno) => return Err(errno).failing(Kind::Network, || format!("remove the left device `{name}`")),
-        }
         let copy = namespace.try_clone_to_owned().failing(Kind::Network, step)?;
-        host.make(LINK, pair(&name, namespace)).failing(Kind::Network, step)?;
+        if let Err(errno) = host.make(LINK, pair(&name, namespace)) {
+            // A pair with this name is a leftover: the number was free. Another device, such as a bridge, is not ours.
+            let is_left = errno == Errno::EXIST && links(&host, Some(VETH))?.iter().any(|(_, other)| *other == name);
+            if !is_left {
+                return Err(Error::os(Kind::Network, errno)
+                    .doing(format!("make the device `{name}`"))
+                    .hint("if it is another program's, rename it; or use --network egress"));
+            }
+            delete(&host, &name).failing(Kind::Network, || format!("remove the left device `{name}`"))?;
+            host.make(LINK, pair(&name, namespace)).failing(Kind::Network, step)?;
+        }
         let mut veth = Veth { name, index: 0, host, table: None, _namespace: copy, _slot: slot };
         veth.index = number(&veth.host, &veth.name)?;
         let no_v6 = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", veth.name);
@@ -143,11 +149,15 @@ pub(crate) fn bring_up(inside: &Inside) -> Result<()> {
     routes.add(ROUTE, request).failing(Kind::Network, || "add the sandbox's way out")
 }
 
-/// Devices whose sandboxes have ended.
+/// Pairs whose sandboxes have ended. Without the locks nothing is known about them: a container with the host's network
+/// may have another folder of locks.
 pub(crate) fn leaks(directory: &Path) -> Vec<String> {
+    if !directory.join(LOCKS).exists() {
+        return Vec::new();
+    }
     // A user without this permission has left no devices.
     let Ok(host) = Route::open() else { return Vec::new() };
-    let names = links(&host).unwrap_or_default().into_iter().map(|(_, name)| name);
+    let names = links(&host, Some(VETH)).unwrap_or_default().into_iter().map(|(_, name)| name);
     names.filter(|name| slot_of(name).is_some_and(|slot| Slot::is_free(directory, LOCKS, slot))).collect()
 }
 
@@ -223,7 +233,7 @@ fn pair(name: &str, namespace: BorrowedFd<'_>) -> Request {
     let peer = Request::new(&link(0, 0))
         .text(LINK_NAME, INSIDE)
         .attribute(LINK_NAMESPACE, &(namespace.as_raw_fd() as u32).to_ne_bytes());
-    let info = Request::default().attribute(KIND, b"veth").nest(DATA, Request::default().nest(PEER, peer));
+    let info = Request::default().attribute(KIND, VETH.as_bytes()).nest(DATA, Request::default().nest(PEER, peer));
     Request::new(&link(0, 0)).text(LINK_NAME, name).nest(LINK_INFO, info)
 }
 

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Every limit, by one name in command line, profile, receipt and errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -168,6 +168,11 @@ const MOST_INODES: u64 = 1 << 30;
 impl Limits {
     /// A time without a limit: longer than a machine lives, and no overflow in the arithmetic of clocks.
     pub const NO_TIME_LIMIT: Duration = Duration::from_secs(1 << 32);
+
+    /// When a time of any length has passed.
+    pub(crate) fn end_of(time: Duration) -> Instant {
+        Instant::now() + time.min(Limits::NO_TIME_LIMIT)
+    }
 
     pub(crate) const DISK: u64 = 10 << 30;
     /// Uncounted kernel memory may be this part of the memory limit.

@@ -3,6 +3,7 @@
 use super::checkpoint::{checkpoints, new_checkpoint};
 use super::control::{ClientMessage, Connected, Control, Exec, Job, Reply, Request, Session, Slot};
 use super::job_limits::JobLimits;
+use super::limits::Limits;
 use super::outcome::Stopped;
 use super::streams::Notice;
 use super::supervise::{Findings, State, Watch};
@@ -316,7 +317,7 @@ impl Watch<'_> {
         state.drain = None;
         self.ask(self.wish(), state, seen)?;
         if let Some(grace) = grace {
-            state.kill_at = Some(Instant::now() + grace);
+            state.kill_at = Some(Limits::end_of(grace));
         }
         Ok(())
     }

@@ -339,7 +339,7 @@ impl Watch<'_> {
     pub(super) fn ask(&mut self, why: Stopped, state: &mut State, seen: &mut Findings) -> Result<()> {
         self.unpause(state)?; // a frozen process cannot end
         seen.stopped.get_or_insert(why);
-        state.kill_at.get_or_insert(Instant::now() + self.grace);
+        state.kill_at.get_or_insert(Limits::end_of(self.grace));
         self.running.signal(self.stop_signal)
     }
 

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::path::{Component, PathBuf};
 
 pub(crate) const ANNOTATION: &str = "dev.brig.landlock";
+/// A value of the annotation: the agent's rules, as far as the kernel enforces them.
+pub(crate) const OPTIONAL: &str = "agent,optional";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -30,7 +32,7 @@ pub(crate) struct Rule {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Landlock {
     pub rules: Vec<Rule>,
-    /// Accepts a kernel without Landlock (before 5.13, or switched off).
+    /// Accepts a kernel that enforces a part (before 6.12) or nothing (before 5.13, or switched off).
     #[serde(default)]
     pub optional: bool,
 }
@@ -42,7 +44,7 @@ impl Landlock {
         Landlock { rules: vec![rule("/", Access::Write), rule("/dev", Access::Device)], optional }
     }
 
-    /// Parses `agent` or JSON. Unlike in the rest of a config.json, an unknown property is refused: it could be meant
+    /// Parses `agent`, `agent,optional` or JSON. Unlike in the rest of a config.json, an unknown property is refused: it could be meant
     /// to forbid.
     pub(crate) fn parse(text: &str) -> Result<Landlock> {
         let failed = |words: String| {
@@ -50,8 +52,8 @@ impl Landlock {
                 "write agent, or {\"rules\": [{\"path\": \"/usr\", \"access\": \"read-execute\"}]}; access is read-execute, write or device",
             )
         };
-        if text == "agent" {
-            return Ok(Landlock::for_root(false));
+        if let "agent" | OPTIONAL = text {
+            return Ok(Landlock::for_root(text == OPTIONAL));
         }
         let rules: Landlock = serde_json::from_str(text).map_err(|cause| failed(cause.to_string()))?;
         for rule in &rules.rules {
@@ -72,7 +74,8 @@ mod tests {
         let rules = Landlock::parse(r#"{"rules": [{"path": "/usr", "access": "read-execute"}]}"#).unwrap();
         let expected = Rule { path: "/usr".into(), access: Access::ReadExecute };
         assert_eq!((rules.rules, rules.optional), (vec![expected], false));
-        assert_eq!(Landlock::parse("agent").unwrap().rules.len(), 2);
+        assert_eq!(Landlock::parse("agent").unwrap(), Landlock::for_root(false));
+        assert_eq!(Landlock::parse("agent,optional").unwrap(), Landlock::for_root(true));
         for wrong in [
             "",
             "[]",

@@ -121,6 +121,20 @@ fn a_first_ctrl_c_asks_and_the_command_may_clean_up() {
 }
 
 #[test]
+fn a_grace_beyond_every_clock_loses_no_task() {
+    let lab = Lab::new();
+    let long = format!("{}s", u64::MAX);
+    let script = "trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done";
+    let task = lab.task().args(["--grace", &long]).start_sh(script);
+    task.wait_for("ready");
+    task.signal(Signal::INT);
+    task.finish().ended_as("cancelled", 130);
+    let id = lab.task().plain().args(["--detach"]).sh(script).succeeded().stdout.trim().to_owned();
+    lab.brig(["task", "stop", "--grace", &long, &id]).succeeded();
+    assert_eq!(lab.brig(["task", "wait", &id]).status, Some(130));
+}
+
+#[test]
 fn a_second_ctrl_c_kills_at_once() {
     let lab = Lab::new();
     let script = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.05; done";

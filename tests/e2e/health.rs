@@ -143,6 +143,7 @@ fn health_is_checked_before_anything_starts() {
         (&["--health", ""][..], "an empty health command"),
         (&["--health", "true", "--health-timeout", "0s"], "invalid value `0s` for `--health-timeout`: the time is 0"),
         (&["--health", "true", "--health-start", "soon"], "--health-start"),
+        (&["--health", "true", "--health-interval", "1ns"], "`1ns` for `--health-interval`: the time is below 50ms"),
     ] {
         let run = lab.task().plain().args(flags).sh("true");
         assert_eq!(run.status, Some(125), "{run:#?}");

@@ -1,6 +1,7 @@
 //! Known attacks on runtimes (comments have the catalogue's numbers). Each runs once against the program and once
 //! against the weakened build. There it must succeed, or the test would prove nothing.
 
+use crate::fields::through;
 use crate::support::{Lab, eventually};
 use serde_json::json;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -125,6 +126,15 @@ fn a_leaked_directory_of_the_host_is_no_way_out() {
         std::fs::write(lab.path().join("canary"), "host").unwrap();
         leaking(lab)
     });
+    // Variables that name another process, which a parent left.
+    for left in ["LISTEN_FDS=7", "LISTEN_FDS=7 LISTEN_PID=1"] {
+        attempt("descriptors", |lab| {
+            std::fs::copy(lab.root("/bin/busybox"), lab.path().join("cat")).unwrap();
+            lab.args(&["/proc/self/fd/9/cat", "/proc/self/fd/9/canary"]);
+            std::fs::write(lab.path().join("canary"), "host").unwrap();
+            through(lab, &["run", &lab.id], &format!("{left} exec \"$@\" 9<.")).out == "host"
+        });
+    }
     let Some(mut lab) = Lab::new() else { return };
     for number in 3..40 {
         for path in [format!("/proc/self/fd/{number}"), format!("/proc/1/fd/{number}")] {
@@ -136,11 +146,7 @@ fn a_leaked_directory_of_the_host_is_no_way_out() {
 
 /// Runs the container with descriptor 9 open on the bundle, which is outside its root.
 fn leaking(lab: &Lab) -> bool {
-    let command = lab.command(&["run", &lab.id]);
-    let mut wrapped = std::process::Command::new("/bin/sh");
-    wrapped.args(["-c", "exec 9<.; exec \"$0\" \"$@\""]).arg(command.get_program()).args(command.get_args());
-    wrapped.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(lab.path());
-    crate::support::finish(&mut wrapped).out == "host"
+    through(lab, &["run", &lab.id], "exec \"$@\" 9<.").out == "host"
 }
 
 #[test]

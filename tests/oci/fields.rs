@@ -20,8 +20,7 @@ pub fn through(lab: &Lab, arguments: &[&str], shell: &str) -> Done {
 fn a_service_manager_hears_that_the_container_is_ready_and_nothing_else() {
     let Some(mut lab) = Lab::new() else { return };
     // busybox cannot send a datagram to a unix socket: the test's program does, in the container.
-    let Some(tool) = datagram_tool(&lab) else { return };
-    std::fs::copy(tool, lab.root("/bin/say")).unwrap();
+    let Some(()) = lab.compile("say", SAY) else { return };
     lab.sh("test $NOTIFY_SOCKET = /run/notify/notify.sock || exit 1; say STATUS=early; say 'STATUS=x\nREADY=1\nMAINPID=4'; sleep 100");
     for verb in ["start", "run", "start"] {
         let path = lab.path().join(format!("manager-{verb}"));
@@ -55,29 +54,18 @@ fn a_service_manager_hears_that_the_container_is_ready_and_nothing_else() {
     }
 }
 
-/// A static program that sends its argument to `$NOTIFY_SOCKET`.
-fn datagram_tool(lab: &Lab) -> Option<std::path::PathBuf> {
-    let source = lab.path().join("say.c");
-    let text = r#"
-        #include <stdlib.h>
-        #include <string.h>
-        #include <sys/socket.h>
-        #include <sys/un.h>
-        int main(int count, char **words) {
-            struct sockaddr_un to = { .sun_family = AF_UNIX };
-            strncpy(to.sun_path, getenv("NOTIFY_SOCKET"), sizeof to.sun_path - 1);
-            int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
-            return sendto(fd, words[1], strlen(words[1]), 0, (void *)&to, sizeof to) < 0;
-        }"#;
-    std::fs::write(&source, text).unwrap();
-    let made = lab.path().join("say");
-    let built = Command::new("cc").args(["-static", "-o"]).arg(&made).arg(&source).status();
-    if built.is_ok_and(|status| status.success()) {
-        return Some(made);
-    }
-    skip("needs a C compiler and a static C library");
-    None
-}
+/// Sends its argument to `$NOTIFY_SOCKET`.
+const SAY: &str = r#"
+    #include <stdlib.h>
+    #include <string.h>
+    #include <sys/socket.h>
+    #include <sys/un.h>
+    int main(int count, char **words) {
+        struct sockaddr_un to = { .sun_family = AF_UNIX };
+        strncpy(to.sun_path, getenv("NOTIFY_SOCKET"), sizeof to.sun_path - 1);
+        int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+        return sendto(fd, words[1], strlen(words[1]), 0, (void *)&to, sizeof to) < 0;
+    }"#;
 
 #[test]
 fn resctrl_is_refused_with_the_cause_where_the_kernel_has_none() {
@@ -396,6 +384,16 @@ fn sockets_of_a_service_manager_come_before_those_that_are_preserved() {
     let done = through(&lab, &["run", "--preserve-fds", "1", &lab.id], shell);
     assert!(done.out.starts_with("1 1\nfirstsecond"), "{} {}", done.out, done.err);
     assert!(!done.out.contains("leak"), "{}", done.out);
+}
+
+#[test]
+fn the_containers_variables_are_no_other_users_to_read() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.args(&["sleep", "100"]);
+    through(&lab, &["create", &lab.id], "umask 0; exec \"$@\" > /dev/null 2>&1").succeeded();
+    use std::os::unix::fs::PermissionsExt;
+    let config = lab.path().join("records").join(&lab.id).join("config.json");
+    assert_eq!(std::fs::metadata(config).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[test]

@@ -243,6 +243,25 @@ fn whoever_is_in_a_containers_group_goes_with_it() {
 }
 
 #[test]
+fn delete_of_an_ended_container_leaves_the_next_one_in_its_group_alone() {
+    let Some(mut first) = Lab::new() else { return };
+    let Some(mut second) = Lab::new() else { return };
+    let group = json!(format!("/{}", first.id));
+    for lab in [&mut first, &mut second] {
+        lab.config["linux"]["cgroupsPath"] = group.clone();
+    }
+    first.args(&["true"]).start();
+    eventually("the first has ended", || first.status() == "stopped");
+    second.args(&["sleep", "100"]).start();
+    for force in [&["delete"][..], &["delete", "--force"]] {
+        first.on(force).failed_with("still in it");
+        assert_eq!(second.status(), "running");
+    }
+    second.on(&["delete", "--force"]).succeeded();
+    first.on(&["delete"]).succeeded();
+}
+
+#[test]
 fn a_group_inside_whose_name_is_no_text_hides_nobody_and_goes_with_the_container() {
     let Some(mut lab) = Lab::new() else { return };
     lab.unmount("/sys/fs/cgroup")

@@ -331,41 +331,28 @@ fn events_tell_what_is_used_and_that_memory_ran_out() {
 
 /// A program with six lines of descendants that run away: each forks and ends, for some seconds. The program reaps them
 /// as long as it lives.
-fn runaway(lab: &Lab) -> bool {
-    let source = lab.path().join("runaway.c");
-    let text = r#"
-        #include <signal.h>
-        #include <sys/prctl.h>
-        #include <time.h>
-        #include <unistd.h>
-        int main(void) {
-            signal(SIGCHLD, SIG_IGN);
-            prctl(PR_SET_CHILD_SUBREAPER, 1);
-            time_t end = time(0) + 8;
-            for (int line = 0; line < 6; line++)
-                if (fork() == 0)
-                    for (;;) {
-                        if (fork() > 0 || time(0) > end) _exit(0);
-                        setsid();
-                    }
-            for (;;) pause();
-        }"#;
-    std::fs::write(&source, text).unwrap();
-    let made = lab.root("/bin/runaway");
-    let built = std::process::Command::new("cc").args(["-static", "-o"]).arg(&made).arg(&source).status();
-    let is_built = built.is_ok_and(|status| status.success());
-    if !is_built {
-        crate::support::skip("needs a C compiler and a static C library");
-    }
-    is_built
-}
+const RUNAWAY: &str = r#"
+    #include <signal.h>
+    #include <sys/prctl.h>
+    #include <time.h>
+    #include <unistd.h>
+    int main(void) {
+        signal(SIGCHLD, SIG_IGN);
+        prctl(PR_SET_CHILD_SUBREAPER, 1);
+        time_t end = time(0) + 8;
+        for (int line = 0; line < 6; line++)
+            if (fork() == 0)
+                for (;;) {
+                    if (fork() > 0 || time(0) > end) _exit(0);
+                    setsid();
+                }
+        for (;;) pause();
+    }"#;
 
 #[test]
 fn a_signal_for_all_reaches_those_who_run_away_too() {
     let Some(mut lab) = Lab::new() else { return };
-    if !runaway(&lab) {
-        return;
-    }
+    let Some(()) = lab.compile("runaway", RUNAWAY) else { return };
     lab.without("pid").args(&["runaway"]);
     lab.config["linux"]["resources"]["pids"] = json!({"limit": 2000}); // otherwise they escape
     for signal in ["KILL", "TERM"] {

@@ -1,6 +1,7 @@
 //! Protections by annotation (`dev.brig.*`): each is in force for a container of a bundle and of each engine, and not
 //! on the weakened build.
 
+use crate::attacks::attempt;
 use crate::docker::Docker;
 use crate::engines::Containerd;
 use crate::podman::Podman;
@@ -124,6 +125,58 @@ fn the_agents_filter_holds_for_the_container_and_for_exec_beside_its_own() {
     if let Some((first, second)) = run(true) {
         assert_eq!((first.as_str(), second.as_str()), ("users\non\n", "users\non\n"), "the control");
     }
+}
+
+#[test]
+fn agents_filter_leaves_no_packet_socket_to_a_container_with_the_capability() {
+    // The kernel makes AF_PACKET of AF_INET for this type.
+    let packet = "#include <sys/socket.h>\nint main(void) { return socket(AF_INET, SOCK_PACKET, 8) < 0; }";
+    attempt("agent-annotation", |lab| {
+        if lab.compile("packet", packet).is_none() {
+            return lab.weakened.is_some();
+        }
+        for set in ["bounding", "effective", "permitted"] {
+            lab.config["process"]["capabilities"][set].as_array_mut().unwrap().push(json!("CAP_NET_RAW"));
+        }
+        lab.annotate("dev.brig.seccomp", "agent").sh("packet && echo made").run().out == "made\n"
+    });
+}
+
+#[test]
+fn agents_filter_beside_a_filter_with_a_listener_is_refused() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.annotate("dev.brig.seccomp", "agent");
+    lab.config["linux"]["seccomp"] = json!({
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "listenerPath": "/run/listener",
+        "syscalls": [{"names": ["mkdir"], "action": "SCMP_ACT_NOTIFY"}],
+    });
+    lab.sh("true").run().failed_with("allows no other filter with a listener");
+}
+
+#[test]
+fn landlock_of_an_older_kernel_is_refused_unless_it_is_optional() {
+    let Some(mut lab) = Lab::new() else { return };
+    if lab.weaken("kernel-landlock-scopes").is_none() {
+        return;
+    }
+    let rules = r#"{"rules": [{"path": "/", "access": "write"}], "optional": true}"#;
+    for strict in ["agent", r#"{"rules": []}"#] {
+        lab.annotate("dev.brig.landlock", strict)
+            .sh("echo ran")
+            .run()
+            .failed_with("no rule for device ioctls, signals");
+    }
+    for optional in ["agent,optional", rules] {
+        lab.receipts().annotate("dev.brig.landlock", optional);
+        assert_eq!(lab.sh("echo ran").run().out, "ran\n", "{optional}");
+        assert_eq!(lab.receipt()["protections"]["landlock"], json!(false));
+        std::fs::remove_dir_all(lab.path().join("receipts")).unwrap();
+    }
+    lab.weakened = None;
+    lab.receipts().annotate("dev.brig.landlock", "agent,optional");
+    assert_eq!(lab.sh("echo ran").run().out, "ran\n");
+    assert_eq!(lab.receipt()["protections"]["landlock"], json!(true));
 }
 
 #[test]

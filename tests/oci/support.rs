@@ -136,6 +136,19 @@ impl Lab {
         Some(self)
     }
 
+    /// A static program of the container's, made from C.
+    pub fn compile(&self, name: &str, text: &str) -> Option<()> {
+        let source = self.path().join(format!("{name}.c"));
+        std::fs::write(&source, text).unwrap();
+        let made = self.root(&format!("/bin/{name}"));
+        let built = Command::new("cc").args(["-static", "-o"]).arg(&made).arg(&source).status();
+        if built.is_ok_and(|status| status.success()) {
+            return Some(());
+        }
+        skip("needs a C compiler and a static C library");
+        None
+    }
+
     /// A command of brig's on this lab's records.
     pub fn command(&self, arguments: &[&str]) -> Command {
         std::fs::write(self.path().join("config.json"), self.config.to_string()).unwrap();

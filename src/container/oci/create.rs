@@ -11,6 +11,7 @@ use crate::cgroup::Cgroup;
 use crate::container::tree::Stat;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
+use crate::landlock;
 use crate::mounts::{
     self,
     bundle::{Entry, shown},
@@ -108,13 +109,15 @@ impl Containers {
         check::check(&config)?;
         let protections = Protections::parse(&config.annotations)?;
         protections.check(&config)?;
+        protections.landlock.as_ref().map_or(Ok(()), landlock::check)?;
         if let Some(process) = &mut config.process {
             protections.restrict(process);
             broker::give_variables(&protections.secrets, process);
         }
         let process = config.process.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`process` is missing"))?;
         creation::check_terminal(process.terminal, wish.detached, wish.console_socket.as_deref())?;
-        creation::check_preserved(wish.preserve_fds)?;
+        let preserved = wish.preserve_fds.saturating_add(creation::listeners());
+        creation::check_preserved(preserved)?;
         let (identity, unknown) = prepare::identity(process);
         let mut warnings = prepare::capability_warnings(&identity, unknown);
         warnings.extend(prepare::missing_privileges(process, &identity.capabilities, &config));
@@ -210,7 +213,7 @@ impl Containers {
                 handed: None,
                 errand: None,
                 outlives_parent: true,
-                preserved: wish.preserve_fds + creation::listeners(),
+                preserved,
                 home_is_missing,
                 gate: Some(make_gate(&undo.place.path)?),
                 hooks: config.hooks.start_container.clone(),

@@ -69,9 +69,11 @@ pub(super) fn check_preserved(count: u32) -> Result<()> {
     Ok(())
 }
 
-/// From a service manager (sd_listen_fds(3)); they precede those of `--preserve-fds`.
+/// From a service manager (sd_listen_fds(3)); they precede those of `--preserve-fds`. Variables that an ancestor left
+/// name another process: the descriptors from 3 on are not sockets then.
 pub(super) fn listeners() -> u32 {
-    std::env::var("LISTEN_FDS").ok().and_then(|count| count.parse().ok()).unwrap_or(0)
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    number("LISTEN_FDS").filter(|_| number("LISTEN_PID") == Some(std::process::id())).unwrap_or(0)
 }
 
 pub(super) fn preserve_listeners(environment: &mut Vec<(OsString, OsString)>) {

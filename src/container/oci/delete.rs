@@ -24,9 +24,7 @@ impl Containers {
     /// Returns the errors of `poststop` hooks. `force` kills a running container, and accepts a missing one or an
     /// unreadable record.
     pub fn delete(&self, id: &ContainerId, force: bool) -> Result<Vec<String>> {
-        if force {
-            self.kill_first(id)?;
-        }
+        let mut was_alive = force && self.kill_first(id)?;
         let place = match Place::find(&self.root, id) {
             Err(error) if force && error.kind() == Kind::NotFound => return Ok(Vec::new()),
             other => other?,
@@ -53,49 +51,54 @@ impl Containers {
         match record.status(&place.path) {
             Status::Stopped => {}
             // As in runc, these are deleted. No `start` can follow.
-            Status::Created | Status::Creating => kill(&record)?,
-            _ if force => kill(&record)?,
+            Status::Created | Status::Creating => was_alive |= kill(&record)?,
+            _ if force => was_alive |= kill(&record)?,
             other => {
                 let words = format!("cannot delete container {id} that is not stopped: {}", other.word());
                 return Err(Error::new(Kind::State, words).hint("kill it first, or pass --force"));
             }
         }
-        destroy(&place, &record)
+        destroy(&place, &record, was_alive)
     }
 
     /// Before the lock: its holder may wait for the container. Without a readable record or a process it comes later.
-    fn kill_first(&self, id: &ContainerId) -> Result<()> {
-        self.see(id).map_or(Ok(()), |(_, record)| kill(&record))
+    fn kill_first(&self, id: &ContainerId) -> Result<bool> {
+        self.see(id).map_or(Ok(false), |(_, record)| kill(&record))
     }
 }
 
-fn kill(record: &Record) -> Result<()> {
-    if let Some(process) = hold(record)? {
-        send(record, Signal::KILL).or_else(|error| if error.kind() == Kind::State { Ok(()) } else { Err(error) })?;
-        let group = record.cgroup.as_ref().map(Cgroup::open).transpose()?;
-        if let Some(group) = &group {
-            // A frozen process does not die on v1. Without a freezer there is nothing to thaw.
-            let _ = group.thaw();
-        }
-        let wait = |time: Duration| {
-            let wait = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
-            poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&wait))
-                .failing(Kind::State, || "wait for the container's end")
-        };
-        let mut gone = wait(MOMENT)?;
-        if gone == 0 {
-            group.iter().for_each(Cgroup::thaw_all);
-            gone = wait(KILL_WAIT)?;
-        }
-        if gone == 0 {
-            return Err(Error::new(Kind::State, "container init still running"));
-        }
+/// Whether it was alive.
+fn kill(record: &Record) -> Result<bool> {
+    let Some(process) = hold(record)? else { return Ok(false) };
+    let wait = |time: Duration| {
+        let wait = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+        poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&wait))
+            .failing(Kind::State, || "wait for the container's end")
+    };
+    if wait(Duration::ZERO)? > 0 {
+        return Ok(false); // its parent has not reaped it yet
     }
-    Ok(())
+    send(record, Signal::KILL).or_else(|error| if error.kind() == Kind::State { Ok(()) } else { Err(error) })?;
+    let group = record.cgroup.as_ref().map(Cgroup::open).transpose()?;
+    if let Some(group) = &group {
+        // A frozen process does not die on v1. Without a freezer there is nothing to thaw.
+        let _ = group.thaw();
+    }
+    let mut gone = wait(MOMENT)?;
+    if gone == 0 {
+        group.iter().for_each(Cgroup::thaw_all);
+        gone = wait(KILL_WAIT)?;
+    }
+    if gone == 0 {
+        return Err(Error::new(Kind::State, "container init still running"));
+    }
+    Ok(true)
 }
 
-/// What remains after the first process: others, cgroup, directory. The last hooks' failure stops nothing.
-pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
+/// What remains after the first process: others, cgroup, directory. The last hooks' failure stops nothing. Unless
+/// it `was_alive`, its own PID namespace has no process left. What is in its cgroup came later, such as another container
+/// with this path.
+pub(super) fn destroy(place: &Place, record: &Record, was_alive: bool) -> Result<Vec<String>> {
     if let Some(monitor) = record.monitor {
         monitor.wait(); // it reads the cgroup's counters
     }
@@ -103,6 +106,10 @@ pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
     let group = record.cgroup.as_ref().filter(|group| record.systemd.is_some() || !group.remove_empty());
     if let Some(group) = group {
         let group = Cgroup::open(group)?;
+        if record.own_pids && !was_alive && !group.is_gone() && !group.processes()?.is_empty() {
+            let _ = group.wait_until_empty(MOMENT); // an `exec` that did not find the namespace any more
+            group.remove().map_err(Error::from)?;
+        }
         if !group.is_gone() && (!record.own_pids || !group.processes()?.is_empty()) {
             group.kill()?;
             group.thaw_all();

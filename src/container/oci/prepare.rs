@@ -13,7 +13,7 @@ use crate::spec::config::linux::{Device, IdMapping, Namespace, NamespaceKind};
 use crate::spec::config::process::{self as wish, Process};
 use crate::spec::config::{self, Config};
 use crate::spec::process::RLIMITS;
-use crate::spec::protections::Protections;
+use crate::spec::protections::{Protections, SECCOMP};
 use crate::spec::resources::{DeviceRule, Resources};
 use crate::spec::root::Ids;
 use crate::sys::weaken;
@@ -405,6 +405,11 @@ pub(super) fn filter(config: &Config, protections: &Protections) -> Result<secco
     };
     if !protections.agent_filter || weaken::is_off("agent-annotation") {
         return Ok(own);
+    }
+    if own.listens() {
+        return Err(Error::new(Kind::Seccomp, "the agent's filter allows no other filter with a listener")
+            .doing(format!("combine `{SECCOMP}` with the profile's SCMP_ACT_NOTIFY"))
+            .hint("leave one of them out"));
     }
     // Without the listener: no supervisor watches this container.
     Ok(own.over(seccomp::compile(&seccomp::profile::agent_spec())?))

@@ -4,6 +4,7 @@ use crate::cgroup::{Cgroup, Evidence, Usage};
 use crate::egress::{Ledger, Row};
 use crate::error::{Error, Kind, Result};
 use crate::files::{self, Durability};
+use crate::landlock;
 use crate::spec::protections::{DiskCap, Protections};
 use serde::Serialize;
 use std::os::fd::OwnedFd;
@@ -44,6 +45,7 @@ struct Receipt<'all> {
 
 #[derive(Debug, Serialize)]
 struct InForce<'all> {
+    /// All of it.
     landlock: bool,
     seccomp: Option<&'static str>,
     disk_bytes: Option<u64>,
@@ -100,7 +102,7 @@ pub(super) fn write(
         evidence,
         usage,
         protections: InForce {
-            landlock: protections.landlock.is_some(),
+            landlock: protections.landlock.is_some() && landlock::lacks().is_none(),
             seccomp: protections.agent_filter.then_some("agent"),
             disk_bytes: protections.disk.map(|DiskCap { bytes, .. }| bytes),
             disk_inodes: protections.disk.map(|DiskCap { inodes, .. }| inodes),

@@ -12,7 +12,10 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Another one is refused: parsed in part, it would leave remains behind.
@@ -150,8 +153,16 @@ impl Place {
     }
 
     pub(crate) fn keep_config(&self, bytes: &[u8]) -> Result<()> {
+        // The engine's umask and the root's mode may let others read: the file has the container's variables.
         let path = self.path.join(CONFIG);
-        std::fs::write(&path, bytes).map_err(|cause| files::failed(cause, format!("write `{}`", path.display())))
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path)
+            .and_then(|mut file| file.write_all(bytes))
+            .map_err(|cause| files::failed(cause, format!("write `{}`", path.display())))
     }
 
     pub(crate) fn late_hooks(&self, record: &Record) -> Result<Hooks> {

@@ -54,7 +54,7 @@ impl Created {
     pub fn discard(self) {
         // The caller reports the first error. Another command may have removed the container.
         if self.place.hold().is_ok() && !self.place.is_removed() {
-            let _ = delete::destroy(&self.place, &self.record);
+            let _ = delete::destroy(&self.place, &self.record, true);
         }
     }
 }

@@ -4,6 +4,7 @@ use super::super::streams::{JobEnd, JobEvent, Stream};
 use super::session::{PendingJob, Session};
 use super::{Control, Slot};
 use crate::error::{Error, Kind, Result};
+use crate::sandbox::limits::Limits;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -145,7 +146,7 @@ impl Control {
 impl Job {
     pub(in crate::sandbox) fn stop(&mut self, signal: rustix::process::Signal, grace: Duration) -> Result<()> {
         self.is_stopped = true;
-        self.kill_at = Some(Instant::now() + grace);
+        self.kill_at = Some(Limits::end_of(grace));
         self.session.signal(signal)
     }
 

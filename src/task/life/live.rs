@@ -7,7 +7,9 @@ use super::hiding::Hiding;
 use crate::error::{Error, Kind, Result, Step, wire};
 use crate::files::{self, Patterns};
 use crate::image::{Accounts, LARGEST_ACCOUNT_FILE, User};
-use crate::sandbox::{ArchiveBounds, Checkpoint, Client, Exec, FileEntry, FileRequest, JobLimits, Reply, Rule, Sample};
+use crate::sandbox::{
+    ArchiveBounds, Checkpoint, Client, Exec, FileEntry, FileRequest, JobLimits, Limits, Reply, Rule, Sample,
+};
 use crate::task::records::job::job_id;
 use crate::task::records::receipt::Receipt;
 use crate::task::store::{Status, Store};
@@ -106,7 +108,7 @@ impl Store {
     /// Waits for the end and returns the receipt; `None` after the time limit.
     pub fn wait(&self, id: &str, limit: Option<Duration>) -> Result<Option<Receipt>> {
         const LOOK: Duration = Duration::from_millis(5);
-        let end = limit.map(|limit| Instant::now() + limit);
+        let end = limit.map(Limits::end_of);
         loop {
             if let Some(receipt) = self.receipt(id)? {
                 return Ok(Some(receipt));

@@ -6,7 +6,7 @@
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Attempt, Durability, Lock};
-use crate::sandbox::{Control, Idle, Signals, counted};
+use crate::sandbox::{Control, Idle, Limits, Signals, counted};
 use crate::task::store::Store;
 use rustix::fs::inotify;
 use std::mem::MaybeUninit;
@@ -59,7 +59,7 @@ pub(crate) fn wait(
     files::create_directories(&directory, 0o700)?;
     let changes = watch(&directory)?;
     let (number, turn) = take_ticket(&directory, request.id)?;
-    let end = request.patience.map(|patience| Instant::now() + patience);
+    let end = request.patience.map(Limits::end_of);
     loop {
         let why = match why_not_yet(&directory, number, request)? {
             None => return Ok(Waited::Turn(turn)),

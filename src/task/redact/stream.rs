@@ -199,6 +199,11 @@ impl Redactor {
             Value::Object(map) => {
                 Value::Object(map.into_iter().map(|(key, each)| (self.text(&key), self.value(each))).collect())
             }
+            // A secret may be a number. Text keeps the digits of what is not hidden.
+            Value::Number(number) => {
+                let (text, shown) = (number.to_string(), self.text(&number.to_string()));
+                if shown == text { Value::Number(number) } else { Value::String(shown) }
+            }
             other => other,
         }
     }

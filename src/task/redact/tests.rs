@@ -401,6 +401,15 @@ fn a_value_that_is_in_every_text_is_not_looked_for() {
 }
 
 #[test]
+fn a_number_that_is_a_secret_is_hidden_in_json_and_no_other() {
+    let redactor = super::Redactor::new();
+    assert!(redactor.add("PIN", b"8412345678"));
+    let value = serde_json::json!({"pin": 8_412_345_678_u64, "other": [841_234_567, 1.5]});
+    let shown = serde_json::json!({"pin": "[redacted:PIN]", "other": [841_234_567, 1.5]});
+    assert_eq!(redactor.value(value), shown);
+}
+
+#[test]
 fn a_terminals_line_ends_hide_nothing_wherever_the_first_line_of_a_value_ends() {
     for lead in 1..6 {
         let value = [&b"abcdefgh"[..lead], b"\nsecond line of it"].concat();

@@ -148,3 +148,12 @@ fn a_kernel_without_landlock_is_refused_unless_that_is_accepted() {
     assert!(receipt["degraded"].as_array().unwrap().iter().any(|each| each["name"] == "landlock"), "{receipt}");
     assert_eq!(answer(&task(&lab).sh("echo in force")), "in force");
 }
+
+#[test]
+fn rules_that_an_older_kernel_lacks_are_in_the_receipt() {
+    let lab = Lab::new();
+    let receipt = task(&lab).weakened("kernel-landlock-scopes").sh("true").succeeded().receipt();
+    let degraded = receipt["degraded"].as_array().unwrap();
+    let reason = degraded.iter().find(|each| each["name"] == "landlock").map(|each| each["reason"].as_str().unwrap());
+    assert_eq!(reason, Some("this kernel has no rule for device ioctls, signals and abstract sockets (ABI 4)"));
+}

@@ -158,7 +158,7 @@ impl Containers {
         if wish.leave_running || wish.pre_dump {
             return Ok(Vec::new());
         }
-        delete::destroy(&place, &record)
+        delete::destroy(&place, &record, true)
     }
 }
 

@@ -29,6 +29,7 @@ const WORKSPACE: &str = "Workspace";
 
 /// Longer than a machine lives, and no overflow in clock arithmetic.
 const MOST_HEALTH_TIME: Duration = Limits::NO_TIME_LIMIT;
+const LEAST_HEALTH_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) static ROWS: &[Setting] = &[
     row("--dir", "PATH", "", PATH, Folder, set_folder).excludes(&["--repo", "--empty"])
@@ -270,10 +271,10 @@ pub(super) static ROWS: &[Setting] = &[
     row("--health", "COMMAND", "health.command", Text, Free, |it, v| v.some(&mut it.sandbox.health.command, health_command))
         .group(HEALTH)
         .help("Check the sandbox by this shell command in it: it is healthy while that exits with 0, and ends (outcome unhealthy) if it never does"),
-    row("--health-interval", "TIME", "health.interval", Time, Free, |it, v| v.put(&mut it.sandbox.health.interval, health_time))
+    row("--health-interval", "TIME", "health.interval", Time, Free, |it, v| v.put(&mut it.sandbox.health.interval, health_interval))
         .needs("--health")
         .group(HEALTH)
-        .help("The time between two checks; at most 2s while they fail [default: 30s]"),
+        .help("The time between two checks, at least 50ms; at most 2s while they fail [default: 30s]"),
     row("--health-timeout", "TIME", "health.timeout", Time, Free, |it, v| v.put(&mut it.sandbox.health.timeout, health_time))
         .needs("--health")
         .group(HEALTH)
@@ -382,6 +383,16 @@ fn health_time(text: &str) -> Result<Duration> {
     match time(text)? {
         Duration::ZERO => Err(Error::new(Kind::Usage, "the time is 0").hint("give it like `10s`")),
         time => Ok(time.min(MOST_HEALTH_TIME)),
+    }
+}
+
+/// A check is work of the supervisor, outside of the task's limits.
+fn health_interval(text: &str) -> Result<Duration> {
+    match health_time(text)? {
+        time if time < LEAST_HEALTH_INTERVAL => {
+            Err(Error::new(Kind::Usage, "the time is below 50ms").hint("give it like `10s`"))
+        }
+        time => Ok(time),
     }
 }
 
