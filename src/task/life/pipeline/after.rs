@@ -80,7 +80,7 @@ impl Attempt<'_> {
     fn repository_of(&self, folder: &Path) -> Result<Option<PathBuf>> {
         let request = self.request;
         // In hosted mode no path is opened that was not checked at the start.
-        if request.layout.repository.is_some() || request.pinned.has(folder) {
+        if request.layout.repository.is_some() || request.is_hosted {
             return Ok(request.layout.repository.clone());
         }
         let real = std::fs::canonicalize(folder).failing(Kind::Workspace, || format!("open `{}`", folder.display()))?;
@@ -115,7 +115,7 @@ impl Attempt<'_> {
         let (WorkspaceSource::Directory(folder), Some(changes)) = (workspace, &self.course.changes) else { return };
         let held = self.request.pinned.path(folder);
         let is_same = self.record.folder.is_none_or(|was| FolderIdentity::of(&held) == Some(was));
-        if !is_same && !self.request.pinned.has(folder) {
+        if !is_same && !self.request.is_hosted {
             return; // another folder has its name now
         }
         let Some(start) = self.start.take() else { return };

@@ -24,7 +24,7 @@ pub(super) struct Request<'run> {
     pub definition: Cow<'run, Definition>,
     /// The isolation that the machine's rules declare for the backend.
     declared: Option<Guarantee>,
-    is_hosted: bool,
+    pub is_hosted: bool,
     /// Host paths, held open from their check on.
     pub pinned: Pinned,
     pub image: Option<Opened>,
