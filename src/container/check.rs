@@ -46,12 +46,18 @@ pub(crate) struct Checked {
 /// Removes limits that may be missing. If none may, making the cgroups is the check, undone after a failure, which
 /// [`thoroughly`] reports. A check ahead costs a tenth of the time to the clone.
 pub(crate) fn check(spec: &mut Container) -> Result<Checked> {
-    if !spec.may_degrade.is_empty() || spec.file_system.scratch.rates.any() || landlock::lacks().is_some() {
+    if !spec.may_degrade.is_empty() || spec.file_system.scratch.rates.any() || landlock::abi().is_none() {
         return thoroughly(spec);
     }
     check_surroundings()?;
     let hierarchy = spec.resources.as_ref().map(|_| Hierarchy::probe()).transpose()?;
-    Ok(Checked { hierarchy, missing: Vec::new() })
+    Ok(Checked { hierarchy, missing: weaker_landlock().into_iter().collect() })
+}
+
+/// Accepted without a flag: namespaces and ids do the same. The receipt has it.
+fn weaker_landlock() -> Option<(String, String)> {
+    let (abi, lack) = (landlock::abi()?, landlock::lacks()?);
+    Some(("landlock".to_owned(), format!("this kernel has {lack} (ABI {abi})")))
 }
 
 /// The error names all limits that cannot be enforced.
@@ -105,11 +111,8 @@ pub(super) fn limits(wanted: &mut Option<Resources>, may_degrade: &[String]) -> 
             .doing(format!("enforce {}", quoted.join(", ")))
             .hint(format!("{}; or go without: --allow-degraded {}", first.fix, names.join(","))));
     }
-    let mut missing: Vec<_> = missing.into_iter().map(|each| (each.name.to_owned(), each.reason)).collect();
-    // Accepted without a flag: namespaces and ids do the same. The receipt has it.
-    if let (Some(abi), Some(lack)) = (landlock::abi(), landlock::lacks()) {
-        missing.push(("landlock".to_owned(), format!("this kernel has {lack} (ABI {abi})")));
-    }
+    let missing =
+        missing.into_iter().map(|each| (each.name.to_owned(), each.reason)).chain(weaker_landlock()).collect();
     Ok(Checked { hierarchy, missing })
 }
 

@@ -232,8 +232,6 @@ fn filter() -> Seccomp {
         args,
     };
     let is = |index, value: i32| Condition { index, value: value as u64, value_two: 0, op: Operator::Equal };
-    // Types below 4. For SOCK_PACKET the kernel makes AF_PACKET of AF_INET.
-    let common = Condition { index: 1, value: 0xc, value_two: 0, op: Operator::MaskedEqual };
     Seccomp {
         default_action: Action::Errno,
         default_errno_ret: Some(libc::EPERM as u32),
@@ -246,8 +244,8 @@ fn filter() -> Seccomp {
                 "accept4 bind connect getsockname getsockopt listen recvfrom recvmsg sendmsg sendto setsockopt shutdown",
                 vec![],
             ),
-            rule("socket", vec![is(0, libc::AF_INET), common]),
-            rule("socket", vec![is(0, libc::AF_INET6), common]),
+            rule("socket", vec![is(0, libc::AF_INET), seccomp::COMMON_TYPES]),
+            rule("socket", vec![is(0, libc::AF_INET6), seccomp::COMMON_TYPES]),
             rule(
                 "close epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait fcntl pipe2 poll ppoll read splice write writev",
                 vec![],

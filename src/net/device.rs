@@ -3,7 +3,8 @@
 //! A moved device loses its addresses, so its permanent global ones are added again.
 
 use super::netlink::{
-    ADDRESS, ADDRESS_BYTES, LINK, LINK_BYTES, LINK_NAME, LINK_NAMESPACE, Request, Route, UP, attributes,
+    ADDRESS, ADDRESS_BYTES, LINK, LINK_BYTES, LINK_INFO, LINK_KIND, LINK_NAME, LINK_NAMESPACE, Request, Route, UP,
+    attributes,
 };
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::config::linux::NetDevice;
@@ -73,15 +74,13 @@ pub(super) fn link(index: i32, flags: u32) -> [u8; LINK_BYTES] {
     bytes
 }
 
-/// `kind`: of these alone, as `ip link add … type KIND`.
+/// `kind`: of these alone.
 pub(super) fn links(route: &Route, kind: Option<&str>) -> Result<Vec<(i32, String)>> {
-    const INFO: u16 = 18;
-    const INFO_KIND: u16 = 1;
     let told = route.dump(LINK, Request::new(&link(0, 0))).failing(Kind::Network, || "list the network devices")?;
     let is_of = |body: &[u8], kind: &str| {
-        let info = attributes(body, LINK_BYTES).find(|(name, _)| *name == INFO).map_or(&[][..], |(_, info)| info);
+        let info = attributes(body, LINK_BYTES).find(|(name, _)| *name == LINK_INFO).map_or(&[][..], |(_, info)| info);
         attributes(info, 0)
-            .any(|(name, value)| name == INFO_KIND && value.strip_suffix(&[0]).unwrap_or(value) == kind.as_bytes())
+            .any(|(name, value)| name == LINK_KIND && value.strip_suffix(&[0]).unwrap_or(value) == kind.as_bytes())
     };
     let named = |body: &Vec<u8>| {
         if kind.is_some_and(|kind| !is_of(body, kind)) {

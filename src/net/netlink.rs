@@ -24,6 +24,9 @@ pub(super) const LINK_BYTES: usize = 16;
 pub(super) const ADDRESS_BYTES: usize = 8;
 pub(super) const ROUTE_BYTES: usize = 12;
 pub(super) const LINK_NAME: u16 = 3;
+pub(super) const LINK_INFO: u16 = 18;
+/// In [`LINK_INFO`], as `ip link add … type KIND`.
+pub(super) const LINK_KIND: u16 = 1;
 pub(super) const LINK_NAMESPACE: u16 = 28;
 /// The same in every network namespace.
 pub(super) const LOOPBACK: u32 = 1;

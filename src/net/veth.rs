@@ -6,8 +6,8 @@
 use super::device::{index, link, links};
 use super::fence::fence_outside;
 use super::netlink::{
-    ADDRESS, ADDRESS_BYTES, LINK, LINK_BYTES, LINK_NAME, LINK_NAMESPACE, ROUTE, ROUTE_BYTES, Request, Route, UP,
-    attributes,
+    ADDRESS, ADDRESS_BYTES, LINK, LINK_BYTES, LINK_INFO, LINK_KIND, LINK_NAME, LINK_NAMESPACE, ROUTE, ROUTE_BYTES,
+    Request, Route, UP, attributes,
 };
 use super::tables::Table;
 use crate::error::{Context, Error, Kind, Result};
@@ -28,7 +28,6 @@ const PREFIX: &str = "brig";
 const INSIDE: &str = "eth0";
 const VETH: &str = "veth";
 
-const LINK_INFO: u16 = 18;
 const LINK_STATISTICS: u16 = 23;
 const IPV4: u8 = 2;
 
@@ -227,13 +226,12 @@ fn routed(host: &Route) -> Result<Vec<Prefix>> {
 
 /// `ip link add NAME type veth peer name eth0 netns NAMESPACE`.
 fn pair(name: &str, namespace: BorrowedFd<'_>) -> Request {
-    const KIND: u16 = 1;
     const DATA: u16 = 2;
     const PEER: u16 = 1;
     let peer = Request::new(&link(0, 0))
         .text(LINK_NAME, INSIDE)
         .attribute(LINK_NAMESPACE, &(namespace.as_raw_fd() as u32).to_ne_bytes());
-    let info = Request::default().attribute(KIND, VETH.as_bytes()).nest(DATA, Request::default().nest(PEER, peer));
+    let info = Request::default().attribute(LINK_KIND, VETH.as_bytes()).nest(DATA, Request::default().nest(PEER, peer));
     Request::new(&link(0, 0)).text(LINK_NAME, name).nest(LINK_INFO, info)
 }
 

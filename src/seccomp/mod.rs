@@ -25,6 +25,7 @@ use crate::spec::seccomp::{Action, Arch, Flag, Seccomp};
 use crate::sys::seccomp as kernel;
 
 pub(crate) use abi::NATIVE;
+pub(crate) use profile::COMMON_TYPES;
 pub(crate) use program::{Program, install};
 
 /// Makes no system call.

@@ -106,11 +106,11 @@ pub(super) fn destroy(place: &Place, record: &Record, was_alive: bool) -> Result
     let group = record.cgroup.as_ref().filter(|group| record.systemd.is_some() || !group.remove_empty());
     if let Some(group) = group {
         let group = Cgroup::open(group)?;
-        if record.own_pids && !was_alive && !group.is_gone() && !group.processes()?.is_empty() {
+        let is_busy = !group.is_gone() && (!record.own_pids || !group.processes()?.is_empty());
+        if is_busy && record.own_pids && !was_alive {
             let _ = group.wait_until_empty(MOMENT); // an `exec` that did not find the namespace any more
             group.remove().map_err(Error::from)?;
-        }
-        if !group.is_gone() && (!record.own_pids || !group.processes()?.is_empty()) {
+        } else if is_busy {
             group.kill()?;
             group.thaw_all();
             group.wait_until_empty(KILL_WAIT)?;

@@ -51,7 +51,7 @@ const NETLINK_ROUTE: u64 = 0;
 const IPPROTO_UDP: u64 = 17;
 const IPPROTO_ICMPV6: u64 = 58;
 /// Stream, datagram and raw sockets, with any flags (linux/net.h).
-const COMMON_TYPES: Condition = low_half(1, 0xc, 0);
+pub(crate) const COMMON_TYPES: Condition = low_half(1, 0xc, 0);
 /// SOCK_SEQPACKET makes a socket of SCTP, SOCK_DCCP one of DCCP.
 const TYPES_FROM_FOUR: Condition = low_half(1, 4, 4);
 /// For SOCK_PACKET the kernel turns AF_INET into AF_PACKET (`__sock_create`).

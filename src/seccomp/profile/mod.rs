@@ -15,6 +15,7 @@ mod tests;
 use super::{NATIVE, Program, compile_for};
 use crate::error::{Error, Kind, Result};
 use crate::spec::seccomp::{Action, Arch, Condition, Operator, Rule, Seccomp};
+pub(crate) use cases::COMMON_TYPES;
 use cases::Case;
 use std::sync::OnceLock;
 use table::{GROUPS, MAKES_FILE, MODES, REPORTED, SET_ID};

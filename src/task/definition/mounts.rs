@@ -1,5 +1,5 @@
-//! Checks of the sources of `--mount` and `--ro`. Each is opened when it is checked, without a link on its way. The
-//! sandbox uses that descriptor.
+//! The workspace's folder, the root, and the sources of `--mount` and `--ro`. Each is opened when it is checked, without
+//! a link on its way. The sandbox uses that descriptor.
 
 use super::{Definition, WorkspaceSource, exposure};
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -17,8 +17,8 @@ const OBEYED: [&str; 8] = ["/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/
 /// Set-user-ID and set-group-ID (chmod(2)).
 const SET_ID: u32 = 0o6000;
 
-/// Pins the folder of the workspace, the repository of its worktree, and the root. Another task
-/// that may write above them could replace them by a link.
+/// Pins the folder of the workspace, the repository of its worktree, and the root. Another task that may
+/// write above them could replace them by a link.
 pub(crate) fn hold_folders(definition: &Definition, repository: Option<&Path>, pinned: &mut Pinned) -> Result<()> {
     let folder = match &definition.workspace {
         WorkspaceSource::Directory(folder) => Some(folder.as_path()),

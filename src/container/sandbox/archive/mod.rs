@@ -13,11 +13,9 @@ pub(crate) use unpack::{Bounds, unpack_at, unpack_own_volume, unpack_volume};
 use crate::error::{Context, Kind, Result, Step};
 use crate::files::DIRECTORY;
 use crate::image::tar::EntryKind;
-use crate::image::tar::write::Writer;
 use pack::{Pack, entry};
 use rustix::fs::{AtFlags, Mode, fstat, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
-use std::collections::HashMap;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{BufReader, Write};
@@ -46,8 +44,7 @@ const OPAQUE: &CStr = c"user.overlay.opaque";
 
 /// No process writes to the file system, and its files are this user's.
 pub(crate) fn pack_kept<W: Write>(scratch: BorrowedFd<'_>, sink: W) -> Result<()> {
-    let mut pack =
-        Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), paths: 0, form: Form::Kept };
+    let mut pack = Pack::new(sink, Form::Kept);
     let step = || "read the files of the sandbox";
     let status = fstat(scratch).failing(Kind::Disk, step)?;
     pack.writer.entry(&entry(EntryKind::Directory, Path::new(TOP), &status))?;
@@ -87,6 +84,7 @@ mod tests {
     use super::*;
     use crate::files::Patterns;
     use crate::image::tar::Entry;
+    use crate::image::tar::write::Writer;
     use std::os::fd::{AsFd, BorrowedFd};
     use std::os::unix::fs::FileExt;
     use std::os::unix::fs::{MetadataExt, symlink};

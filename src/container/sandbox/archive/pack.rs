@@ -32,8 +32,7 @@ const MOST_PATHS: u64 = 512 << 20;
 /// and links.
 pub(crate) fn pack<W: Write>(path: &Path, top_name: &Path, exclude: &Patterns, sink: W) -> Result<u64> {
     let step = || format!("read `{}`", path.display());
-    let mut pack =
-        Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), paths: 0, form: Form::Copy };
+    let mut pack = Pack::new(sink, Form::Copy);
     let status = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::NotFound, step)?;
     if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
         pack.entry(CWD, path, top_name, &status, &step)?;
@@ -55,7 +54,7 @@ pub(crate) fn pack_own_volume<W: Write>(top: OwnedFd, user: (u32, u32), sink: W)
 }
 
 fn pack_all<W: Write>(top: OwnedFd, form: Form, sink: W) -> Result<u64> {
-    let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), paths: 0, form };
+    let mut pack = Pack::new(sink, form);
     pack.tree(top, Path::new("."), Path::new("the volume"), None)?;
     pack.finish()
 }
@@ -66,11 +65,15 @@ pub(super) struct Pack<W: Write> {
     /// Of each file with several, by device and inode.
     pub first_names: HashMap<(u64, u64), PathBuf>,
     /// Bytes of all paths so far.
-    pub paths: u64,
+    paths: u64,
     pub form: Form,
 }
 
 impl<W: Write> Pack<W> {
+    pub fn new(sink: W, form: Form) -> Pack<W> {
+        Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new(), paths: 0, form }
+    }
+
     /// Errors show the directory as `shown`.
     pub fn tree(&mut self, top: OwnedFd, top_name: &Path, shown: &Path, exclude: Option<&Patterns>) -> Result<()> {
         let mut walk = Walk::<1, Level>::new(FileBounds::NONE);
