@@ -95,9 +95,9 @@ fn kill(record: &Record) -> Result<bool> {
     Ok(true)
 }
 
-/// What remains after the first process: others, cgroup, directory. The last hooks' failure stops nothing. Unless
-/// it `was_alive`, its own PID namespace has no process left. What is in its cgroup came later, such as another container
-/// with this path.
+/// What remains after the first process: others, cgroup, directory. The last hooks' failure stops nothing. A
+/// container that was started and has ended by itself (not `was_alive`) has no process left in its own PID namespace.
+/// What is in its cgroup came later, such as another container with this path.
 pub(super) fn destroy(place: &Place, record: &Record, was_alive: bool) -> Result<Vec<String>> {
     if let Some(monitor) = record.monitor {
         monitor.wait(); // it reads the cgroup's counters
@@ -107,7 +107,9 @@ pub(super) fn destroy(place: &Place, record: &Record, was_alive: bool) -> Result
     if let Some(group) = group {
         let group = Cgroup::open(group)?;
         let is_busy = !group.is_gone() && (!record.own_pids || !group.processes()?.is_empty());
-        if is_busy && record.own_pids && !was_alive {
+        // A `create` that was killed can have left processes, and the FIFO.
+        let has_ended = !was_alive && record.pid != 0 && !place.fifo().exists();
+        if is_busy && record.own_pids && has_ended {
             let _ = group.wait_until_empty(MOMENT); // an `exec` that did not find the namespace any more
             group.remove().map_err(Error::from)?;
         } else if is_busy {
