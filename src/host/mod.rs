@@ -97,12 +97,9 @@ fn loop_devices() -> Check {
     }
     match access("/dev/loop-control", Access::READ_OK | Access::WRITE_OK) {
         Ok(()) => Check::good(NAME, "/dev/loop-control"),
-        Err(errno) => Check::bad(
-            NAME,
-            State::Missing,
-            format!("/dev/loop-control: {errno}"),
-            "load the module (`modprobe loop`), or run with --allow-degraded disk",
-        ),
+        Err(errno) => {
+            Check::bad(NAME, State::Missing, format!("/dev/loop-control: {errno}"), "load the module (`modprobe loop`)")
+        }
     }
 }
 
@@ -117,7 +114,7 @@ fn formatter() -> Check {
         .find(|path| access(path, Access::EXEC_OK).is_ok())
     {
         Some(path) => Check::good(NAME, path.display().to_string()),
-        None => Check::bad(NAME, State::Missing, "not found", "install e2fsprogs, or run with --allow-degraded disk"),
+        None => Check::bad(NAME, State::Missing, "not found", "install e2fsprogs"),
     }
 }
 

@@ -3,6 +3,8 @@
 use crate::checkpoints::{find_holder, kill_tree};
 use crate::crash::{Random, SEED, kills};
 use crate::support::{Lab, Run};
+use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 /// Shows what could be lost: content, holes, links, modes, and what the workspace hides of its folder.
@@ -119,4 +121,38 @@ fn kill_at_any_moment_of_a_change_of_size_leaves_a_whole_disk() {
     }
     assert_eq!(resume(&lab, &holder, &["--disk", "90M"]).ended_as("succeeded", 0).stderr, shown);
     lab.assert_reaped();
+}
+
+/// e2fsck's status for an image that it may not change.
+#[track_caller]
+fn checked(image: &Path) -> Option<i32> {
+    Command::new("e2fsck").args(["-f", "-n"]).arg(image).output().unwrap().status.code()
+}
+
+#[test]
+fn a_disk_that_was_in_use_at_a_power_cut_is_repaired_before_it_is_used_again() {
+    let Some(lab) = Lab::root() else { return };
+    let task = lab.task().args(["--keep", "--disk", "64M"]).start_sh("echo work > file; echo ready; sleep 300");
+    task.wait_for("ready");
+    let id = lab.ids().remove(0);
+    let image = lab.store().join("tasks").join(&id).join("workspace.img");
+    lab.brig(["task", "checkpoint", &id, "before"]).succeeded(); // writes all out
+    // What the host's disk has while the sandbox runs, and a table of which the last state was not written.
+    let cut = lab.path().join("cut");
+    std::fs::copy(&image, &cut).unwrap();
+    let damage = ["-w", "-R", "freei /files/file"];
+    assert!(Command::new("debugfs").args(damage).arg(&cut).output().unwrap().status.success());
+    assert_eq!(checked(&cut), Some(4), "e2fsck(8): errors left uncorrected");
+    lab.brig(["task", "kill", &id]).succeeded();
+    task.finish();
+    std::fs::copy(&cut, &image).unwrap();
+    let words = ["--json", &id, "--", "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do echo other > $i; done; cat file"];
+    let run = lab.brig(["task", "resume"].iter().chain(&words));
+    assert_eq!(run.ended_as("succeeded", 0).stderr, "work\n");
+    let holder = lab.ids().pop().unwrap();
+    assert_eq!(checked(&lab.store().join("tasks").join(&holder).join("workspace.img")), Some(0));
+    // The copy of a running sandbox is whole, and says so: a fork must not write into it.
+    let state = std::fs::read(lab.store().join("tasks").join(&id).join("checkpoints/before.img")).unwrap();
+    assert_eq!(state[0x43a..0x43c], [1, 0], "`s_state`");
+    lab.assert_clean();
 }

@@ -131,7 +131,7 @@ fn run(path: &Path, size: Size, form: Form, tree: &Path, inodes: u64) -> Result<
     let file = File::create(path).failing(Kind::Disk, step)?;
     ftruncate(&file, image_bytes(size, form)).failing(Kind::Disk, step)?;
     let journal = if form.is_journaled { "has_journal" } else { "^has_journal" };
-    let mut command = Command::new("mke2fs");
+    let mut command = tool("mke2fs");
     command
         .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0", "-L", "brig", "-G", "128"])
         .args(["-O", &format!("{journal},{}", FEATURES.join(","))])
@@ -143,18 +143,9 @@ fn run(path: &Path, size: Size, form: Form, tree: &Path, inodes: u64) -> Result<
     if form.is_journaled {
         command.args(["-J", &format!("size={}", form.journal(size))]);
     }
-    let output = command
-        .arg(path)
-        .env_clear()
-        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
-        .env("MKE2FS_SYNC", "0")
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|cause| {
-            Error::os(Kind::Disk, cause)
-                .doing("run `mke2fs`")
-                .doing(step())
-                .hint("install e2fsprogs, or pass --allow-degraded disk")
+    let output =
+        command.arg(path).env("MKE2FS_SYNC", "0").output().map_err(|cause| {
+            Error::os(Kind::Disk, cause).doing("run `mke2fs`").doing(step()).hint("install e2fsprogs")
         })?;
     if output.status.success() {
         return Ok(());
@@ -163,6 +154,13 @@ fn run(path: &Path, size: Size, form: Form, tree: &Path, inodes: u64) -> Result<
     Err(Error::new(Kind::Disk, format!("mke2fs ended with {}: {words}", output.status))
         .doing(step())
         .hint("give a larger --disk (4 MiB at the least) or fewer --inodes"))
+}
+
+/// A program of e2fsprogs.
+pub(super) fn tool(name: &str) -> Command {
+    let mut command = Command::new(name);
+    command.env_clear().env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").stdin(Stdio::null());
+    command
 }
 
 /// `s_free_inodes_count` of the superblock, 1024 bytes into the image (ext4 wiki, "The Super Block").

@@ -15,11 +15,8 @@ use std::path::Path;
 
 pub(super) fn mount_image(template: &Template, live: &Path, size: Size, file: &DiskFile) -> Result<(OwnedFd, Image)> {
     let image = kept::image(template, live, size, file)?;
-    let device = attach_loop(image.file(), OFlags::RDWR).map_err(|error| {
-        error.hint(
-            "the disk limit needs a loop device: load the module (`modprobe loop`), or pass --allow-degraded disk",
-        )
-    })?;
+    let device = attach_loop(image.file(), OFlags::RDWR)
+        .map_err(|error| error.hint("the disk limit needs a loop device: load the module (`modprobe loop`)"))?;
     image.fill(device.open.as_fd())?;
     let step = || "mount the disk image";
     let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Disk, step)?;

@@ -4,6 +4,7 @@
 use super::format::DIRECTORIES;
 use super::resize::{has_size, resize};
 use super::template::{Image, Template, copy_allocated};
+use super::unclean::{is_clean, mark_clean, repair};
 use super::{DiskFile, Size};
 use crate::error::{Context, Kind, Result};
 use crate::files::{self, Bounds, DIRECTORY, Walk, WalkStep};
@@ -41,11 +42,11 @@ pub(super) fn image(template: &Template, live: &Path, size: Size, file: &DiskFil
         DiskFile::Unnamed => return template.image(live),
         DiskFile::New(path) => whole(path, |file| template.copy_to(file))?,
         DiskFile::Kept(path) => {
-            let old = held(path, FlockOperation::NonBlockingLockExclusive)?;
+            let old = clean(path, FlockOperation::NonBlockingLockExclusive)?;
             if has_size(&old, size)? { old } else { resize(&old, live, size, path)? }
         }
         DiskFile::Copy { of, to } => {
-            let old = held(of, FlockOperation::NonBlockingLockShared)?;
+            let old = clean(of, FlockOperation::NonBlockingLockShared)?;
             let is_same = has_size(&old, size)?;
             if is_same { whole(to, |file| copy_allocated(of, file))? } else { resize(&old, live, size, to)? }
         }
@@ -86,10 +87,12 @@ fn give_name(file: &OwnedFd, path: &Path) -> Result<(), Errno> {
 pub(crate) struct ImageCopy(OwnedFd);
 
 impl ImageCopy {
-    /// No process may write `image` meanwhile.
+    /// The file system of `image` is written out, and no process may write meanwhile.
     pub(crate) fn make(image: &Path, directory: &Path) -> Result<ImageCopy> {
         let empty = Self::empty(directory)?;
-        copy_allocated(image, empty.0).map(ImageCopy)
+        let copy = copy_allocated(image, empty.0)?;
+        mark_clean(&copy)?;
+        Ok(ImageCopy(copy))
     }
 
     /// For the archive of a disk in memory.
@@ -109,6 +112,22 @@ impl ImageCopy {
         fsync(&self.0).failing(Kind::Disk, step)?;
         give_name(&self.0, path).failing(Kind::Disk, step)
     }
+}
+
+/// A disk that was in use when the machine stopped is repaired first.
+fn clean(path: &Path, lock: FlockOperation) -> Result<OwnedFd> {
+    let file = held(path, lock)?;
+    if is_clean(&file)? {
+        return Ok(file);
+    }
+    drop(file);
+    let file = held(path, FlockOperation::NonBlockingLockExclusive)?;
+    // Another process may have repaired it.
+    if !is_clean(&file)? {
+        repair(path)?;
+    }
+    flock(&file, lock).failing(Kind::Disk, || format!("open the kept disk `{}`", path.display()))?;
+    Ok(file)
 }
 
 /// Waits for the end of the last mount.

@@ -12,6 +12,7 @@ pub(crate) mod maker;
 mod pending;
 mod resize;
 mod template;
+mod unclean;
 pub(crate) mod volatile;
 pub(crate) mod volume;
 
