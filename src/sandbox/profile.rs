@@ -296,7 +296,9 @@ fn command(options: &Options, has_bundle: bool) -> Command {
     .chain(of_image.iter().filter(|(name, _)| options.broker.is_none() || !trust::is_variable(name)).cloned())
     .filter(|(name, _)| !given(name, &options.environment))
     .collect();
-    environment.extend(options.environment.iter().cloned());
+    // The last of a name is in force: programs disagree about which of two they read.
+    let last = |(at, (name, _)): &(usize, &(OsString, OsString))| !given(name, &options.environment[at + 1..]);
+    environment.extend(options.environment.iter().enumerate().filter(last).map(|(_, variable)| variable.clone()));
     let mut rlimits = vec![
         fixed(Resource::Nofile, options.limits.open_files),
         fixed(Resource::Core, 1), // also keeps a piped core_pattern away, see the profile of system calls

@@ -202,3 +202,13 @@ fn a_command_that_is_missing_or_no_program_has_dockers_exit_codes() {
     assert_eq!(run.receipt()["error"]["code"], "E-COMMAND-NOT-FOUND");
     eventually("every refusal has a receipt", || lab.ids().len() == 6);
 }
+
+#[test]
+fn the_last_value_of_a_variable_is_in_force_and_no_other_is_there() {
+    let lab = Lab::new();
+    let profile = lab.file("env.toml", "[env]\nA = \"profile\"\nB = \"profile\"\n").display().to_string();
+    let run = lab.task().args(["--profile", &profile, "-e", "A=1", "-e", "A=2"]).run(["/usr/bin/env"]);
+    let lines: Vec<_> =
+        run.succeeded().stderr.lines().filter(|line| line.starts_with("A=") || line.starts_with("B=")).collect();
+    assert_eq!(lines, ["B=profile", "A=2"]);
+}

@@ -76,6 +76,19 @@ fn a_held_sandbox_in_the_foreground_reports_to_the_service_manager() {
 }
 
 #[test]
+fn a_held_sandbox_has_its_time_limits_and_idle_is_the_wall_time_if_it_is_not_given() {
+    let Some(lab) = Lab::root() else { return };
+    let id = lab.brig(["task", "run", "-d", "--hold", "--idle", "1s"]).succeeded().stdout.trim().to_owned();
+    assert_eq!(receipt(&lab, &id)["outcome"], "idle_timeout");
+    let id = lab.brig(["task", "run", "-d", "--hold", "--keep"]).succeeded().stdout.trim().to_owned();
+    lab.brig(["task", "stop", &id]).succeeded();
+    assert_eq!(receipt(&lab, &id)["limits"]["idle"], 7200.0);
+    let id = lab.brig(["task", "fork", &id, "--wall", "10h"]).succeeded().stdout.trim().to_owned();
+    lab.brig(["task", "stop", &id]).succeeded();
+    assert_eq!(receipt(&lab, &id)["limits"]["idle"], 36000.0);
+}
+
+#[test]
 fn an_ordinary_user_cannot_hold_without_a_command() {
     if is_root() {
         return crate::support::skip("needs an ordinary user");

@@ -200,6 +200,19 @@ fn forks_begin_alike_and_go_apart() {
 }
 
 #[test]
+fn a_variable_that_was_passed_on_is_given_again_as_a_variable() {
+    let Some(lab) = Lab::root() else { return };
+    lab.task().env("KEY", "secret-value").args(["--keep", "-e", "KEY", "-e", "OTHER=x"]).sh("true").succeeded();
+    let id = lab.ids().remove(0);
+    let refused = lab.brig(["task", "resume", "-e", "OTHER=x", &id]);
+    refused.refused(125, &["its secret `KEY` has no value"]);
+    assert!(refused.stderr.contains("from a variable of that name: -e KEY"), "{refused:#?}");
+    let words = ["task", "resume", "--json", "-e", "KEY=set", "-e", "OTHER", &id, "--", "sh", "-c", "echo $KEY $OTHER"];
+    let run = lab.command(words).env("OTHER", "passed").run([""; 0]);
+    assert!(run.ended_as("succeeded", 0).stderr.contains("set"), "{run:#?}");
+}
+
+#[test]
 fn only_a_failure_is_kept_when_that_was_asked_and_a_crash_is_one() {
     let Some(lab) = Lab::root() else { return };
     lab.task().args(["--keep-on-failure"]).sh("echo x > file").succeeded();

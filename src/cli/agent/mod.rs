@@ -145,15 +145,13 @@ fn define(
     name: &OsString,
     words: &[OsString],
 ) -> Result<(Agent, Definition, AgentFacts)> {
-    let mut definition = Definition::new(Vec::new());
+    let terminal = run::has_terminal(flags, false)?;
+    let mut definition = Agent::definition(terminal)?;
+    definition.sandbox.terminal = terminal;
     let agent = match flags.get("--profile").and_then(|words| words.last()) {
         Some(profile) => Agent::of_profile(Path::new(profile), name, &mut definition)?,
         None => Agent::open(&name.to_string_lossy(), &mut definition)?,
     };
-    run::set_terminal(flags, &mut definition)?;
-    if definition.sandbox.terminal {
-        agent.extend_session(&mut definition)?;
-    }
     if let Some(workspace) = workspace {
         definition.workspace = workspace;
     } else if !flags.has("--repo") && !flags.has("--empty") {

@@ -268,23 +268,19 @@ fn definition(flags: &SettingFlags<ALL>, command: Vec<OsString>) -> Result<Defin
     if definition.sandbox.command.is_empty() && flags.has("--explain") && definition.image.is_none() {
         definition.sandbox.command = vec!["true".into()];
     }
-    set_terminal(flags, &mut definition)?;
+    definition.sandbox.terminal = has_terminal(flags, definition.sandbox.holds)?;
     Ok(definition)
 }
 
 /// Gives the command a terminal if the caller has one, or as the flags say.
-pub(in crate::cli) fn set_terminal<const SET: u8>(
-    flags: &SettingFlags<SET>,
-    definition: &mut Definition,
-) -> Result<()> {
+pub(in crate::cli) fn has_terminal<const SET: u8>(flags: &SettingFlags<SET>, holds: bool) -> Result<bool> {
     let (input, out) = (rustix::stdio::stdin(), rustix::stdio::stdout());
     let (tty, detach) = (flags.has("--tty"), flags.has("--detach"));
-    let at_terminal = !flags.has("--json") && !detach && !definition.sandbox.holds && isatty(input) && isatty(out);
-    definition.sandbox.terminal = tty || (!flags.has("--no-tty") && at_terminal);
     if tty && !detach && !isatty(input) {
         return Err(Error::new(Kind::Usage, "--tty needs a terminal as standard input").hint("leave --tty out"));
     }
-    Ok(())
+    let at_terminal = !flags.has("--json") && !detach && !holds && isatty(input) && isatty(out);
+    Ok(tty || (!flags.has("--no-tty") && at_terminal))
 }
 
 /// When an image is fetched from its registry.

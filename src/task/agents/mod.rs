@@ -15,7 +15,7 @@ mod search;
 use super::definition::AgentTable;
 use super::definition::{Definition, WorkspaceSource, hosted};
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::{Backend, Limits, NetworkMode, WORKSPACE};
+use crate::sandbox::{Backend, NetworkMode, WORKSPACE};
 pub use home::{AgentHome, prepare_home};
 pub use keys::{AgentKey, KeyPlace};
 pub use login::AgentLogin;
@@ -70,6 +70,18 @@ pub struct AgentFacts {
 }
 
 impl Agent {
+    /// What a preset, a project's file and flags change: egress for an agent's provider, and a person's time for a
+    /// session at a terminal, unless the machine limits it.
+    pub fn definition(is_session: bool) -> Result<Definition> {
+        let mut definition = Definition::new(Vec::new());
+        definition.sandbox.network.mode = NetworkMode::Egress;
+        if is_session && hosted::rules()?.is_none() {
+            let limits = &mut definition.sandbox.limits;
+            (limits.wall, limits.idle, limits.cpu_time) = (SESSION, SESSION, SESSION);
+        }
+        Ok(definition)
+    }
+
     /// Reads a preset into the definition.
     pub fn open(name: &str, definition: &mut Definition) -> Result<Agent> {
         let table = presets::read(name, definition)?;
@@ -88,27 +100,8 @@ impl Agent {
         })
     }
 
-    /// Gives a session a person's time, unless the preset or the machine limits it.
-    pub fn extend_session(&self, definition: &mut Definition) -> Result<()> {
-        if hosted::rules()?.is_some() {
-            return Ok(());
-        }
-        let (limits, plain) = (&mut definition.sandbox.limits, Limits::default());
-        for (limit, default) in
-            [(&mut limits.wall, plain.wall), (&mut limits.idle, plain.idle), (&mut limits.cpu_time, plain.cpu_time)]
-        {
-            if *limit == default {
-                *limit = SESSION;
-            }
-        }
-        Ok(())
-    }
-
     /// Adds command, program, runtime, keys and their hosts.
     pub fn complete(&self, caller: &Caller<'_>, definition: &mut Definition) -> Result<AgentFacts> {
-        if definition.sandbox.network.mode == NetworkMode::None {
-            definition.sandbox.network.mode = NetworkMode::Egress;
-        }
         let program = show_program(&self.table, caller, definition)?;
         let keys = keys::add(&self.name, &self.table, caller, definition)?;
         login::hide(definition)?;

@@ -15,11 +15,14 @@ pub(in crate::task) fn narrow(text: &str, path: &Path, definition: &mut Definiti
         for Value { name, word, .. } in values {
             let limits = &definition.sandbox.limits;
             let narrows = match (setting.key, setting.kind) {
-                ("hide" | "network.deny", _) => true,
+                // In one list of patterns a `!` shows what an earlier pattern hides.
+                ("hide", _) => !word.starts_with('!'),
+                ("network.deny", _) => true,
                 (_, ValueKind::Limit(limit)) => {
                     let mut wanted = limits.clone();
                     wanted.set(limit, word)?;
-                    wanted.amount(limit) <= limits.amount(limit)
+                    // The default of an ordinary user's disk depends on the memory.
+                    wanted.amount(limit) <= limits.amount(limit) && wanted.disk_bytes() <= limits.disk_bytes()
                 }
                 _ => false,
             };
@@ -64,6 +67,15 @@ mod tests {
         let network = &definition.sandbox.network;
         assert!(definition.sandbox.environment.is_empty() && network.mode == plain.sandbox.network.mode);
         assert!(network.policy.allowed.is_empty());
+    }
+
+    #[test]
+    fn a_project_shows_nothing_that_the_user_hides() {
+        let mut definition = Definition::new(vec!["true".into()]);
+        definition.sandbox.hidden.flags.push(".env".to_owned());
+        let text = "hide = [\"!.env\", \"*.pem\"]";
+        assert_eq!(narrow(text, Path::new("/p/.brig.toml"), &mut definition).unwrap(), ["hide"]);
+        assert_eq!(definition.sandbox.hidden.flags, [".env", "*.pem"]);
     }
 
     #[test]

@@ -353,6 +353,7 @@ fn check_lines(allow: &[(Rule, usize)], deny: &[(Rule, usize)]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::secrets::Source;
 
     const PAGE: &str = include_str!("../../../docs/profile.md");
 
@@ -373,6 +374,17 @@ mod tests {
         );
         assert_eq!(definition.sandbox.may_degrade, ["swap"]);
         assert_eq!(definition.sandbox.environment, [("API_MODE".into(), "test".into())]);
+    }
+
+    #[test]
+    fn a_source_of_a_secret_starts_at_the_folder_of_the_profile() {
+        let text =
+            "[git]\ncredential = \"file:g\"\n[secrets.A]\nsource = \"file:keys/a\"\n[secrets.B]\nsource = \"file:/b\"";
+        let definition = parse(text).unwrap();
+        let file = |path: &str| Source::File(path.into());
+        assert_eq!(definition.git.credential, Some(file("/etc/brig/g")));
+        let sources: Vec<_> = definition.secrets.into_iter().map(|secret| secret.source).collect();
+        assert_eq!(sources, [file("/etc/brig/keys/a"), file("/b")]);
     }
 
     #[test]

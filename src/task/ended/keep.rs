@@ -17,7 +17,7 @@ use crate::task::git::{GitOptions, PushOptions};
 use crate::task::output::artifact::ArtifactOptions;
 use crate::task::output::folder_snapshot::FolderIdentity;
 use crate::task::records::record::Record;
-use crate::task::secrets::{Brokered, Secret};
+use crate::task::secrets::{Brokered, Exposure, Secret};
 use crate::task::store::{KEPT_NOTE as NOTE, Status, Store, json};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -315,8 +315,10 @@ impl Store {
         let changed = changed.with_profile(&record)?;
         let is_same_command = changed.command.is_none();
         let mut definition = Definition::new(command(&record, &note, changed.command).doing(step)?);
-        let given = |name: &String| changed.environment.iter().any(|(each, _)| each.to_string_lossy() == name.as_str());
-        if let Some(name) = record.environment_names.iter().find(|name| !given(name)) {
+        let is_set = |name: &str| changed.environment.iter().any(|(each, _)| each.to_string_lossy() == name);
+        let secret = |name: &str| changed.secrets.iter().find(|each| each.name == name);
+        let is_passed = |name: &str| secret(name).is_some_and(|each| each.exposure == Exposure::Environment);
+        if let Some(name) = record.environment_names.iter().find(|name| !is_set(name) && !is_passed(name)) {
             return Err(Error::new(
                 Kind::Usage,
                 format!("its variable `{name}` has no value: values are in no record"),
@@ -324,16 +326,21 @@ impl Store {
             .doing(step())
             .hint(format!("give it again: -e {name}=VALUE")));
         }
-        if let Some(secret) = record
-            .secrets
-            .iter()
-            .filter(|old| !old.is_made())
-            .find(|old| changed.secrets.iter().all(|new| new.name != old.name))
+        if let Some(missing) =
+            record.secrets.iter().filter(|old| !old.is_made()).find(|old| {
+                secret(&old.name).is_none() && !(old.exposure == Exposure::Environment && is_set(&old.name))
+            })
         {
-            let name = &secret.name;
+            let name = &missing.name;
+            let again = match missing.exposure {
+                Exposure::Environment => format!("give it again, from a variable of that name: -e {name}"),
+                Exposure::File | Exposure::Broker => {
+                    format!("give it again, as in `brig task run`: --secret {name}=SOURCE")
+                }
+            };
             return Err(Error::new(Kind::Usage, format!("its secret `{name}` has no value: values are in no record"))
                 .doing(step())
-                .hint(format!("give it again, as in `brig task run`: --secret {name}=SOURCE")));
+                .hint(again));
         }
         definition.sandbox.environment = changed.environment;
         // A secret at the broker stays there.
@@ -364,6 +371,10 @@ impl Store {
         definition.sandbox.home = record.home;
         // With another command it does not hold.
         definition.sandbox.holds = note.holds && is_same_command;
+        let limits = &mut definition.sandbox.limits;
+        if definition.sandbox.holds && limits.idle == record.limits.wall {
+            limits.idle = limits.wall;
+        }
         definition.sandbox.hidden.flags = record.hide;
         definition.sandbox.may_degrade = record.may_degrade;
         definition.sandbox.backend = record.backend.parse().doing(step)?;

@@ -174,7 +174,7 @@ impl Wish {
                 return wrong(format!("unknown exposure `{other}`"), "use \"broker\", \"file\" or \"env\"");
             }
         };
-        let source = Source::parse(&self.source)?;
+        let source = Source::parse_in(&self.source, Some(folder))?;
         if matches!(source, Source::OAuth(_)) && exposure != Exposure::Broker {
             return wrong("a token that is renewed is the broker's".into(), "add expose = \"broker\" and a host");
         }

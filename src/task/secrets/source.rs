@@ -37,16 +37,19 @@ pub(super) type Version = (u64, u64, i64, i64, u64);
 impl Source {
     /// Parses `env:VARIABLE`, `file:PATH`, `oauth:PATH` or `cmd:COMMAND`.
     pub fn parse(text: &str) -> Result<Source> {
+        Source::parse_in(text, None)
+    }
+
+    /// A relative path starts at `folder`, or at the working directory.
+    pub(crate) fn parse_in(text: &str, folder: Option<&Path>) -> Result<Source> {
+        let absolute = |path: &str| {
+            std::path::absolute(folder.unwrap_or(Path::new("")).join(path))
+                .failing(Kind::Secret, || format!("find `{path}`"))
+        };
         match text.split_once(':') {
             Some(("env", name)) if !name.is_empty() && !name.contains('=') => Ok(Source::Environment(name.into())),
-            Some(("file", path)) if !path.is_empty() => {
-                let path = std::path::absolute(path).failing(Kind::Secret, || format!("find `{path}`"))?;
-                Ok(Source::File(path))
-            }
-            Some(("oauth", path)) if !path.is_empty() => {
-                let path = std::path::absolute(path).failing(Kind::Secret, || format!("find `{path}`"))?;
-                Ok(Source::OAuth(path))
-            }
+            Some(("file", path)) if !path.is_empty() => Ok(Source::File(absolute(path)?)),
+            Some(("oauth", path)) if !path.is_empty() => Ok(Source::OAuth(absolute(path)?)),
             Some(("cmd", command)) if !command.trim().is_empty() => Ok(Source::Command(command.to_owned())),
             // The text may be the value itself: never repeat it.
             _ => Err(Error::new(Kind::Secret, "that is not a source of a secret")

@@ -173,6 +173,20 @@ fn a_callers_preset_replaces_the_built_in_one_unless_others_may_write_it() {
 }
 
 #[test]
+fn what_a_profile_or_a_flag_has_given_is_not_replaced_by_the_default_of_an_agent() {
+    let lab = lab("");
+    let profile = |text: &str| lab.file("own.toml", text).display().to_string();
+    let explain = |words: &[&str]| lab.brig(["agent", "--profile"].iter().chain(words));
+    let rules = profile("[network]\nallow = [\"a.test\"]\n");
+    let refused = "there are egress rules, but the network is not `egress`";
+    explain(&[&rules, "--network", "none", "--explain", "--", "true"]).refused(125, &[refused]);
+    let limits = profile("[network]\nmode = \"none\"\n[limits]\nwall = \"2h\"\n");
+    let shown = explain(&[&limits, "--explain", "--", "true"]);
+    let row = |name: &str| shown.stdout.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
+    assert!(row("network").contains("none") && row("wall").contains("2h"), "{shown:#?}");
+}
+
+#[test]
 fn the_list_and_every_preset_are_shown() {
     let lab = lab("true");
     let list = lab.brig(["agent", "ls"]).succeeded().stdout.clone();

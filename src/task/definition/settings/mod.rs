@@ -302,6 +302,11 @@ pub fn set_flags(flags: &GivenFlags, definition: &mut Definition) -> Result<()> 
         definition.sandbox.network.mode = NetworkMode::Egress; // unless --network is given, which is set after this
     }
     set_each(flags, definition)?;
+    let limits = &mut definition.sandbox.limits;
+    // What holds has no output.
+    if definition.sandbox.holds && limits.idle == Limits::default().idle && !is_given("--idle") {
+        limits.idle = limits.wall;
+    }
     if let Some(image) = &mut definition.image {
         let directory = definition.sandbox.directory.take().and_then(|path| path.into_os_string().into_string().ok());
         image.working_directory = directory.or(image.working_directory.take());

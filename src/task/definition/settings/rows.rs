@@ -65,11 +65,11 @@ pub(super) static ROWS: &[Setting] = &[
         .needs("--repo")
         .group(WORKSPACE)
         .help("Where submodules and large files may be besides: a host, host:port, or a folder of this machine for a local --repo (repeat)"),
-    row("--git-credential", "SOURCE", "git.credential", SecretText, Folder, |it, v| v.some(&mut it.git.credential, Source::parse))
+    row("--git-credential", "SOURCE", "git.credential", SecretText, Folder, |it, v| v.some(&mut it.git.credential, |text| Source::parse_in(text, v.folder)))
         .needs("--repo")
         .group(WORKSPACE)
         .help("user:password or a token for --repo over https, which the agent never has. SOURCE as in --secret"),
-    row("--git-ssh-key", "SOURCE", "git.ssh_key", SecretText, Folder, |it, v| v.some(&mut it.git.ssh_key, Source::parse))
+    row("--git-ssh-key", "SOURCE", "git.ssh_key", SecretText, Folder, |it, v| v.some(&mut it.git.ssh_key, |text| Source::parse_in(text, v.folder)))
         .needs("--repo")
         .group(WORKSPACE)
         .help("A private key for --repo over ssh, which the agent never has. SOURCE as in --secret"),
@@ -476,6 +476,5 @@ fn hold(it: &mut Definition, _: &Given<'_>) -> Result<()> {
     }
     it.sandbox.holds = true;
     it.sandbox.command = vec!["hold".into()];
-    it.sandbox.limits.idle = it.sandbox.limits.wall; // it has no output
     Ok(())
 }
