@@ -1,6 +1,7 @@
 //! A task's changes: the receipt's counts, the patch, and the user's tree only on request.
 
 mod bases;
+mod durable;
 mod select;
 
 use crate::support::{Lab, Run};

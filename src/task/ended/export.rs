@@ -1,6 +1,7 @@
 //! Exports an ended task's commits as a file for `git fetch FILE`.
 
 use super::apply::open_base;
+use super::reconcile::begin_again;
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::Pinned;
 use crate::sandbox::Limits;
@@ -124,7 +125,7 @@ pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
     };
     // Against concurrent removal or export.
     let _lock = crate::files::Lock::wait(&store.task(id).join(EXPORT_LOCK))?;
-    let _alive = store.begin(id)?;
+    let _alive = begin_again(store, id)?;
     match bundle_of(&errand, changes, (&base, commit_in), &head.commit, &branch).doing(step)? {
         Some(path) => Ok(Exported { path, commit: head.commit, branch }),
         None => none("it made no commit", "what is not committed is in `brig task export ID --patch`"),

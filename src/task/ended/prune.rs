@@ -5,7 +5,7 @@ use super::filter::Filter;
 use super::keep::{IMAGE, needed_base};
 use super::reconcile::reap_one;
 use crate::error::{Context, Error, Kind, Result};
-use crate::files::{self, Attempt, Lock};
+use crate::files::{self, Lock};
 use crate::sandbox::{CHECKPOINTS, size};
 use crate::task::git::remove_unused;
 use crate::task::store::{Status, Store};
@@ -117,12 +117,15 @@ impl Store {
             return Err(Error::new(Kind::State, format!("the task `{id}` is running"))
                 .hint(format!("end it first: brig task stop {id}")));
         }
-        // Its push or its export reads the task's files.
-        let lock = Lock::attempt(&self.task(id).join(EXPORT_LOCK));
-        if matches!(lock, Ok(Attempt::Held)) {
-            return Err(Error::new(Kind::State, format!("commits of the task `{id}` are being pushed or exported"))
-                .hint("wait until that has ended"));
-        }
+        // Its push or its export reads the task's files, and must not begin now.
+        let lock = Lock::wait_while(&self.task(id).join(EXPORT_LOCK), || {
+            Err(Error::new(Kind::State, format!("commits of the task `{id}` are being pushed or exported"))
+                .hint("wait until that has ended"))
+        });
+        let _lock = match lock {
+            Err(error) if error.kind() == Kind::State => return Err(error),
+            other => other.ok(), // what cannot be locked can be removed
+        };
         let name = self.record(id).ok().and_then(|record| record.name);
         // A crash leaves no visible half of a task.
         let hidden = self.hidden(id);

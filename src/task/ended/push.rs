@@ -5,6 +5,7 @@
 
 use super::export::{EXPORT_LOCK, bundle_of, hold_base, work_of};
 use super::keep::unchanged_profile;
+use super::reconcile::begin_again;
 use crate::error::{Error, Kind, Result, Step};
 use crate::sandbox::Limits;
 use crate::task::definition::hosted::admit;
@@ -95,7 +96,7 @@ pub fn push_commits(store: &Store, id: &str, to: Option<&str>, flags: &GivenFlag
     // Against concurrent removal, export or push.
     let _lock = crate::files::Lock::wait(&store.task(id).join(EXPORT_LOCK))?;
     // After a kill the next command reaps the couriers.
-    let _alive = store.begin(id)?;
+    let _alive = begin_again(store, id)?;
     let mut push = Push::failed(&wanted.branch);
     let base = Base { path: base, commit: commit_in, identity };
     let done = (|| {

@@ -12,12 +12,14 @@ use crate::task::records::event;
 use crate::task::records::receipt::{AttemptRecord, Receipt};
 use crate::task::records::record::Record;
 use crate::task::secrets::TaskSecrets;
-use crate::task::store::{EVENTS, LOG, REMOVED, Status, Store, json};
+use crate::task::store::{Alive, EVENTS, LOG, REMOVED, Status, Store, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const MOST_VOLUMES: usize = 8;
 const MOST_AT_START: usize = 16;
+/// Looks at a task that another command may reap, in one moment.
+const REAPING: u32 = 10;
 /// Between two looks for leaks, and the number of looks.
 const MOMENT: Duration = Duration::from_millis(100);
 const MOMENTS: u32 = 20;
@@ -76,24 +78,41 @@ fn reap_among(store: &Store, names: Vec<(String, bool)>) -> Vec<String> {
 impl Store {
     /// The receipt of an ended task. Writes one for a lost task.
     pub fn final_receipt(&self, id: &str) -> Result<Receipt> {
-        reconcile_one(self, id)?;
-        self.receipt(id)?.ok_or_else(|| {
-            if self.task(id).exists() {
-                Error::new(Kind::State, format!("the task `{id}` is still running"))
-                    .hint("wait for its end: `brig task wait ID`; its output so far: `brig task logs ID`")
-            } else {
-                Error::new(Kind::NotFound, format!("the task `{id}` ended before it was recorded"))
-                    .hint("see `brig task ls`")
+        // A command that reaps it holds its lock too, for a moment.
+        for _ in 0..REAPING {
+            reconcile_one(self, id)?;
+            if let Some(receipt) = self.receipt(id)? {
+                return Ok(receipt);
             }
-        })
+            if !self.task(id).exists() {
+                return Err(Error::new(Kind::NotFound, format!("the task `{id}` ended before it was recorded"))
+                    .hint("see `brig task ls`"));
+            }
+            std::thread::sleep(MOMENT / REAPING);
+        }
+        Err(Error::new(Kind::State, format!("the task `{id}` is still running"))
+            .hint("wait for its end: `brig task wait ID`; its output so far: `brig task logs ID`"))
     }
 }
 
-/// Its supervisor could not write the receipt, and left no lock for [`reap`].
+/// For more work on an ended task. If its cleanup left something, the name stays for the next command.
+pub(super) fn begin_again(store: &Store, id: &str) -> Result<Alive> {
+    let is_left = store.live().join(id).exists() && !reap_one(store, id).unwrap_or(false);
+    let alive = store.begin(id)?;
+    Ok(if is_left { alive.stays() } else { alive })
+}
+
+/// Also without the lock that [`reap`] finds. Waits for another process that reaps the task: two would write two
+/// receipts, the later one without the saved work.
 pub(crate) fn reconcile_one(store: &Store, id: &str) -> Result<()> {
-    if store.status(id)? == Status::Lost {
-        store.begin(id)?.leave();
-        reap_one(store, id)?;
+    if store.status(id)? != Status::Lost {
+        return Ok(());
+    }
+    files::create_directories(&store.live(), 0o700)?;
+    let path = store.live().join(id);
+    let _lock = Lock::wait(&path)?;
+    if remove_remains(store, id)? {
+        let _ = std::fs::remove_file(path);
     }
     Ok(())
 }
@@ -366,6 +385,47 @@ mod tests {
         let _alive = store.begin("t3").unwrap();
         store.make("t3").unwrap();
         assert!(store.final_receipt("t3").unwrap_err().to_string().contains("still running"));
+    }
+
+    #[test]
+    fn two_commands_that_reap_one_task_write_one_receipt_with_its_work() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::at(place.path().to_path_buf());
+        for round in 0..300 {
+            let id = format!("t{round}");
+            let directory = dead(&store, &id, Some(FIRST));
+            let work = AttemptRecord { artifacts: Some(Default::default()), ..AttemptRecord::default() };
+            work.save(&directory).unwrap();
+            let reap = || store.final_receipt(&id).unwrap();
+            let receipts =
+                std::thread::scope(|scope| [scope.spawn(reap), scope.spawn(reap)].map(|it| it.join().unwrap()));
+            assert!(receipts.iter().all(|receipt| receipt.artifacts.is_some()), "{round}");
+            assert!(store.final_receipt(&id).unwrap().artifacts.is_some(), "{round}");
+        }
+        assert_eq!(std::fs::read_dir(store.live()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn more_work_on_an_ended_task_keeps_the_name_of_what_could_not_be_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::at(place.path().to_path_buf());
+        // An unreadable record keeps the remains of a task from their removal.
+        dead(&store, "left", Some(""));
+        drop(begin_again(&store, "left").unwrap());
+        assert!(store.live().join("left").exists());
+        dead(&store, "gone", Some(FIRST));
+        drop(begin_again(&store, "gone").unwrap());
+        assert!(!store.live().join("gone").exists());
+    }
+
+    #[test]
+    fn an_empty_receipt_of_a_power_cut_counts_for_nothing_without_a_lock() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::at(place.path().to_path_buf());
+        let directory = dead(&store, "t1", Some(FIRST));
+        std::fs::remove_file(store.live().join("t1")).unwrap();
+        std::fs::write(directory.join("receipt.json"), "").unwrap();
+        assert_eq!(store.final_receipt("t1").unwrap().outcome, Outcome::Lost);
     }
 
     #[test]

@@ -248,14 +248,16 @@ impl Status {
 impl Store {
     /// The status of a task.
     pub fn status(&self, id: &str) -> Result<Status> {
-        let receipt = self.task(id).join("receipt.json");
-        if receipt.exists() {
+        let path = self.task(id).join("receipt.json");
+        // A power cut leaves an empty file of a receipt that was not written out.
+        let has_receipt = || path.metadata().is_ok_and(|status| status.len() > 0);
+        if has_receipt() {
             return Ok(Status::Ended);
         }
         match Lock::attempt(&self.live().join(id))? {
             Attempt::Held => Ok(Status::Running),
             // It may have ended since the check for its receipt.
-            Attempt::Taken(_) | Attempt::Missing if receipt.exists() => Ok(Status::Ended),
+            Attempt::Taken(_) | Attempt::Missing if has_receipt() => Ok(Status::Ended),
             Attempt::Taken(_) | Attempt::Missing => Ok(Status::Lost),
         }
     }
@@ -272,8 +274,14 @@ pub(crate) struct Alive {
 
 impl Alive {
     /// Ends like a dead supervisor: the next command removes the remains.
-    pub(crate) fn leave(mut self) {
+    pub(crate) fn leave(self) {
+        drop(self.stays());
+    }
+
+    /// Its name stays after the end.
+    pub(crate) fn stays(mut self) -> Alive {
         self.path = PathBuf::new();
+        self
     }
 }
 

@@ -8,7 +8,7 @@ use crate::files::{self, Bounds, Names, Pinned, Stop, WalkStep};
 use crate::task::output::changes::Form;
 use crate::task::output::changes::copy::{self, Digest};
 use crate::task::output::changes::path::{TreePath, escape, json_length, written};
-use crate::task::output::changes::store::Store;
+use crate::task::output::changes::store::{Store, is_full};
 use crate::task::output::changes::tree;
 use crate::task::redact::{Redactor, Stream};
 use rustix::fs::{FileType, Mode, Stat, fchmod};
@@ -248,8 +248,11 @@ impl Walk<'_> {
                 Err(_) => return Ok(Err(RefusedBecause::Unreadable)),
             }
         }
-        let store = self.store()?;
-        let to = store.make(path)?;
+        self.store()?;
+        if tree::allocated(status) > self.disk_left {
+            return Ok(Err(RefusedBecause::TooLarge)); // the folder's disk has less room
+        }
+        let to = self.store()?.make(path)?;
         let before = self.redactor.count();
         let copied = if is_text { self.redacted(file, size, &to) } else { copy::copy(&file, size, &to).map(Ok) };
         let failed = |cause: std::io::Error| files::failed(cause, format!("copy the artifact `{path}`"));
@@ -262,6 +265,10 @@ impl Walk<'_> {
             Err(copy::Failure::Read(_)) => {
                 self.store()?.remove(path)?;
                 return Ok(Err(RefusedBecause::Unreadable));
+            }
+            Err(copy::Failure::Write(cause)) if is_full(&cause) => {
+                self.store()?.remove(path)?;
+                return Ok(Err(RefusedBecause::TooLarge));
             }
             Err(copy::Failure::Write(cause)) => return Err(failed(cause)),
         };
@@ -308,7 +315,9 @@ impl Walk<'_> {
 
     fn store(&mut self) -> Result<&Store> {
         if self.store.is_none() {
-            self.store = Some(Store::at(self.pinned.make_directories(&self.place, 0o755)?));
+            let store = Store::at(self.pinned.make_directories(&self.place, 0o755)?);
+            self.disk_left = self.disk_left.min(store.room());
+            self.store = Some(store);
         }
         self.store.as_ref().ok_or_else(|| crate::error::Error::new(Kind::Internal, "no folder for artifacts"))
     }

@@ -16,7 +16,7 @@ use crate::files::Names;
 use crate::sandbox::Signals;
 use nix::sys::signal::SigSet;
 use rustix::fs::{
-    AtFlags, Mode, RenameFlags, fchmod, fchown, fstat, linkat, mkdirat, renameat_with, symlinkat, unlinkat,
+    AtFlags, Mode, RenameFlags, fchmod, fchown, fstat, linkat, mkdirat, renameat_with, symlinkat, syncfs, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
@@ -110,9 +110,13 @@ impl<'a> Work<'a, '_> {
             self.stage_one(&new_name(index), put, store).doing(|| format!("write `{}`", put.path))?;
         }
         for (index, removal) in plan.removals.iter().enumerate() {
-            self.add_to_list(&old_name(index), removal.path)?;
+            self.add_to_list(&old_name(index), "was", removal.path)?;
         }
-        Ok(())
+        if plan.contents.is_empty() {
+            return Ok(());
+        }
+        // After a power cut a name must not lead to an empty file, whose old content is gone.
+        syncfs(&self.staging).failing(Kind::Disk, || "write the new files out")
     }
 
     fn check_signals(&self) -> Result<()> {
@@ -122,9 +126,8 @@ impl<'a> Work<'a, '_> {
         }
     }
 
-    /// Before an exchange the staged file is the new one, so each line comes after it.
-    fn add_to_list(&mut self, staged: &str, path: &TreePath) -> Result<()> {
-        self.list.write_all(format!("{staged} was {path}\n").as_bytes()).failing(Kind::Disk, || "write the list")
+    fn add_to_list(&mut self, staged: &str, word: &str, path: &TreePath) -> Result<()> {
+        self.list.write_all(format!("{staged} {word} {path}\n").as_bytes()).failing(Kind::Disk, || "write the list")
     }
 
     fn stage_one(&mut self, name: &str, put: &PlannedWrite<'_>, store: &Store) -> Result<()> {
@@ -236,10 +239,12 @@ impl<'a> Work<'a, '_> {
             self.undo.push(Undo::Withdraw { staged: new, path });
             return Ok(());
         };
+        // Until the second line it can be either file.
+        self.add_to_list(&new, "is exchanged with", path)?;
         match renameat_with(&self.staging, &new, &parent, name_path(path.name()), RenameFlags::EXCHANGE) {
             Ok(()) => {
                 self.undo.push(Undo::Exchange { staged: new.clone(), path });
-                self.add_to_list(&new, path)?;
+                self.add_to_list(&new, "was", path)?;
                 self.is_as_seen(&new, seen)
             }
             // Without RENAME_EXCHANGE: two steps, and for a moment the file is missing.
@@ -248,7 +253,7 @@ impl<'a> Work<'a, '_> {
                 move_to(parent.as_fd(), path.name(), self.staging.as_fd(), old.as_bytes())
                     .failing(Kind::State, || "move it away")?;
                 self.undo.push(Undo::Restore { staged: old.clone(), path });
-                self.add_to_list(&old, path)?;
+                self.add_to_list(&old, "was", path)?;
                 self.is_as_seen(&old, seen)?;
                 move_to(self.staging.as_fd(), new.as_bytes(), parent.as_fd(), path.name())
                     .failing(Kind::State, || "move it there")?;

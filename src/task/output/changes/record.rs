@@ -105,7 +105,10 @@ impl Reason {
             Reason::Unreadable => "it, or what it was before, cannot be read".to_owned(),
             Reason::TooLarge => format!("a file may have {}", size(limits.file_bytes)),
             Reason::OverTotal => format!("all files together may have {}", size(limits.total_bytes)),
-            Reason::OverDisk => "all files together may take as much as the task's disk limit".to_owned(),
+            Reason::OverDisk => {
+                "all files together may take as much as the task's disk limit, and as the store's disk has free"
+                    .to_owned()
+            }
             Reason::OutOfTime => format!("the workspace is read for at most {} minutes", limits.time.as_secs() / 60),
             Reason::TooDeep => format!("it is more than {} folders deep, or its path is too long", limits.depth),
             Reason::TooMany => {

@@ -13,11 +13,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 const FILES: &str = "files";
+/// Left free by copies, for the records and receipts of this task and of others.
+const KEPT_FREE: u64 = 64 << 20;
 pub(super) const BASES: &str = "bases";
 
 pub(in crate::task) struct Store(OwnedFd);
 
-/// Of a copy, or the error of reading the agent's file.
+/// Another writer may fill the disk at any moment.
+pub(in crate::task) fn is_full(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Of a copy, or the error of reading the agent's file or of a full disk.
 pub(super) type Taken = std::result::Result<(Digest, u64), io::Error>;
 
 impl Store {
@@ -36,6 +43,12 @@ impl Store {
     /// For a directory that only brig writes.
     pub(in crate::task) fn at(directory: OwnedFd) -> Store {
         Store(directory)
+    }
+
+    /// Bytes that copies may take of its disk.
+    pub(in crate::task) fn room(&self) -> u64 {
+        let free = rustix::fs::fstatvfs(&self.0).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+        free.map_or(u64::MAX, |free| free.saturating_sub(KEPT_FREE))
     }
 
     /// Also makes directories. `path` must not exist.
@@ -65,7 +78,8 @@ impl Store {
         tree::file(self.0.as_fd(), path.as_bytes()).map(|(file, _)| file)
     }
 
-    /// An error of the store is the error, one of the agent's file is in the result.
+    /// An error of the store is the error. One of the agent's file is in the result, and a full disk: one copy that
+    /// does not fit must not cost the others.
     pub(super) fn take(&self, path: &TreePath, file: &File, size: u64, mode: u32) -> Result<Taken> {
         let failed = |cause: io::Error| files::failed(cause, format!("copy `{path}`"));
         let to = self.make(path)?;
@@ -75,11 +89,11 @@ impl Store {
                 fchmod(&to, Mode::from_raw_mode(mode & 0o777 | 0o400)).map_err(|errno| failed(errno.into()))?;
                 Ok(Ok(taken))
             }
-            Err(Failure::Read(cause)) => {
+            Err(Failure::Write(cause)) if !is_full(&cause) => Err(failed(cause)),
+            Err(Failure::Read(cause) | Failure::Write(cause)) => {
                 self.remove(path)?;
                 Ok(Err(cause))
             }
-            Err(Failure::Write(cause)) => Err(failed(cause)),
         }
     }
 

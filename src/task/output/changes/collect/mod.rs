@@ -15,7 +15,7 @@ use super::overlay::{HiddenNames, KeptFolders};
 use super::path::{Raw, TreePath};
 use super::record::{Base, Changes, Entry, Node, Reason};
 use super::snapshot;
-use super::store::Store;
+use super::store::{Store, is_full};
 use super::tree;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Bounds, Names, Stop, WalkStep};
@@ -55,6 +55,7 @@ pub(crate) fn collect(workspace: Workspace<'_>, into: &Path, limits: &Limits) ->
     }
     files::create_directories(into, 0o700)?;
     let store = Store::create(into).map_err(|error| error.doing(step()))?;
+    let limits = &Limits { disk_bytes: limits.disk_bytes.min(store.room()), ..*limits };
     let mut walk = Walk {
         workspace,
         limits,
@@ -363,7 +364,8 @@ impl Walk<'_> {
                     stored
                 }
                 Err(cause) => {
-                    self.skip_because(Raw(place.path.as_bytes().to_vec()), Reason::Unreadable, Some(cause.to_string()));
+                    let reason = if is_full(&cause) { Reason::OverDisk } else { Reason::Unreadable };
+                    self.skip_because(Raw(place.path.as_bytes().to_vec()), reason, Some(cause.to_string()));
                     return Ok(None);
                 }
             },
