@@ -1,26 +1,69 @@
-"""The same for asyncio. Processes and files need no thread; starts, ends and copies of folders run in one."""
+"""The same for asyncio. Processes, files and the waits for tasks need no thread; each other call that blocks runs in a
+thread of its own. In a shared pool, calls that wait would keep out the calls that end their wait."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional, Union
+import json
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from subprocess import DEVNULL, PIPE
+from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
 
-from . import program as programs
 from . import requests
-from .errors import BrigError, ExecTimeout
-from .protocol import SandboxEnded
+from .errors import BrigError, ExecTimeout, from_program
+from .protocol import LARGEST_DOCUMENT
 from .receipt import Receipt
 from .requests import MAX_FILE, MAX_OUTPUT, Checkpoint, Command, FileEntry, Path, User
 from .sandbox import Sandbox
 from .session import Chunk, Collector, ProcessHandle, Result, Session, releasing
+from .state import read_receipt
 from .task import Task
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Self
 
-    from .program import Options
+T = TypeVar("T")
+
+
+def _submit(call: Callable[..., T], *words: Any, **options: Any) -> Future[T]:
+    """Runs a call in a new daemon thread, which does not delay the end of this program."""
+    done: Future[T] = Future()
+    # A cancelled coroutine must not cancel this: `_start` needs the result.
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(call(*words, **options))
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done
+
+
+async def _in_thread(call: Callable[..., T], *words: Any, **options: Any) -> T:
+    """Waits for a call in a new thread. The thread goes on if this coroutine is cancelled."""
+    return await asyncio.wrap_future(_submit(call, *words, **options))
+
+
+async def _start(start: Callable[..., T], *words: Any, **options: Any) -> T:
+    """Starts a sandbox or task in a new thread. If this coroutine is cancelled, the sandbox or task ends after its
+    start."""
+    starting = _submit(start, *words, **options)
+    try:
+        return await asyncio.wrap_future(starting)
+    except asyncio.CancelledError:
+        starting.add_done_callback(_stop_unwanted)
+        raise
+
+
+def _stop_unwanted(starting: Future[Any]) -> None:
+    if starting.exception() is None:
+        _submit(starting.result().stop, grace=0)
 
 
 async def _wait_for_any(readers: Sequence[int], writer: Optional[int]) -> set[int]:
@@ -70,11 +113,12 @@ class AsyncProcess(ProcessHandle):
                 pass
         for name, data in session.drain():
             yield Chunk(name, data)
-        if self._background and not session.timed_out:
+        if self._releases:
             with releasing():
                 session.connection.send("release")
                 while session.connection.receive() is None:
                     await _wait_for_any([session.connection.fileno()], None)
+        self.close()
 
     async def wait(self) -> int:
         """Reads the rest of its output, and returns its exit status. Raises `ExecTimeout` at its time limit."""
@@ -122,20 +166,14 @@ class AsyncSandbox:
         """Starts a sandbox, with the options of `Sandbox.start`."""
 
         async def begin() -> AsyncSandbox:
-            starting = asyncio.ensure_future(asyncio.to_thread(Sandbox.start, **options))
-            try:
-                return cls(await asyncio.shield(starting))
-            except asyncio.CancelledError:
-                # The thread goes on: end what it makes.
-                starting.add_done_callback(_stop_unwanted)
-                raise
+            return cls(await _start(Sandbox.start, **options))
 
         return _Starting(begin())
 
     @classmethod
     async def attach(cls, id: str, **options: Any) -> AsyncSandbox:
         """A running task of any origin, by its id."""
-        return cls(await asyncio.to_thread(Sandbox.attach, id, **options))
+        return cls(await _in_thread(Sandbox.attach, id, **options))
 
     @property
     def id(self) -> str:
@@ -220,7 +258,8 @@ class AsyncSandbox:
                 session.close()
             self._slots.release()
             raise
-        return AsyncProcess(session, timeout, self._slots.release, background)
+        release = partial(_release, asyncio.get_running_loop(), self._slots)
+        return AsyncProcess(session, timeout, release, background)
 
     async def _find_user(self, text: str) -> User:
         if not requests.needs_accounts(text):
@@ -243,7 +282,9 @@ class AsyncSandbox:
             process.close_input()
             async for chunk in process:
                 output.add(chunk.stream, chunk.data)
-            result = output.result(await process.wait())
+                if output.truncated:
+                    break  # the rest may be endless
+            result = output.result(0 if output.truncated else await process.wait())
         return requests.check_file_result(result, most)
 
     async def read_file(self, path: Path, *, max_bytes: int = MAX_FILE) -> bytes:
@@ -265,50 +306,50 @@ class AsyncSandbox:
 
     async def upload(self, source: Path, target: Path, *, exclude: Sequence[str] = ()) -> None:
         """Copies a file or folder of the host into the sandbox, as `target`."""
-        await asyncio.to_thread(self._sandbox.upload, source, target, exclude=exclude)
+        await _in_thread(self._sandbox.upload, source, target, exclude=exclude)
 
     async def download(self, source: Path, target: Path, *, exclude: Sequence[str] = ()) -> None:
         """Copies a file or folder of the sandbox to `target` of the host."""
-        await asyncio.to_thread(self._sandbox.download, source, target, exclude=exclude)
+        await _in_thread(self._sandbox.download, source, target, exclude=exclude)
 
     async def stats(self) -> dict[str, Any]:
         """What it uses now."""
-        return await asyncio.to_thread(self._sandbox.stats)
+        return await _in_thread(self._sandbox.stats)
 
     async def pause(self) -> None:
         """Freezes its processes."""
-        await asyncio.to_thread(self._sandbox.pause)
+        await _in_thread(self._sandbox.pause)
 
     async def unpause(self) -> None:
         """Lets its processes go on."""
-        await asyncio.to_thread(self._sandbox.unpause)
+        await _in_thread(self._sandbox.unpause)
 
     async def allow(self, rule: str) -> None:
         """Allows what an egress rule covers from now on."""
-        await asyncio.to_thread(self._sandbox.allow, rule)
+        await _in_thread(self._sandbox.allow, rule)
 
     async def deny(self, rule: str) -> None:
         """Refuses what an egress rule covers from now on."""
-        await asyncio.to_thread(self._sandbox.deny, rule)
+        await _in_thread(self._sandbox.deny, rule)
 
     async def checkpoint(self, name: Optional[str] = None) -> Checkpoint:
         """Copies its files as they are now."""
-        return await asyncio.to_thread(self._sandbox.checkpoint, name)
+        return await _in_thread(self._sandbox.checkpoint, name)
 
     async def fork(
         self, checkpoint: Union[Checkpoint, str, None] = None, *, number: int = 1, **options: Any
     ) -> list[AsyncSandbox]:
         """Begins sandboxes with the files of a checkpoint."""
-        forks = await asyncio.to_thread(self._sandbox.fork, checkpoint, number=number, **options)
+        forks = await _in_thread(self._sandbox.fork, checkpoint, number=number, **options)
         return [type(self)(each) for each in forks]
 
     async def rollback(self, checkpoint: Union[Checkpoint, str], **options: Any) -> None:
         """Ends its processes and goes on with the files of a checkpoint, under a new id."""
-        await asyncio.to_thread(self._sandbox.rollback, checkpoint, **options)
+        await _in_thread(self._sandbox.rollback, checkpoint, **options)
 
     async def stop(self, *, grace: Optional[float] = None) -> Receipt:
         """Ends it and returns its receipt."""
-        return await asyncio.to_thread(self._sandbox.stop, grace=grace)
+        return await _in_thread(self._sandbox.stop, grace=grace)
 
     async def __aenter__(self) -> Self:
         return self
@@ -317,10 +358,31 @@ class AsyncSandbox:
         await self.stop()
 
 
-def _stop_unwanted(starting: asyncio.Future[Sandbox]) -> None:
-    if not starting.cancelled() and starting.exception() is None:
-        with contextlib.suppress(BrigError):
-            starting.result().stop()
+def _release(loop: asyncio.AbstractEventLoop, slots: asyncio.Semaphore) -> None:
+    # The garbage collector may run in any thread, and after the loop was closed.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(slots.release)
+
+
+@contextlib.asynccontextmanager
+async def _follow(task: Task, *verb: str) -> AsyncIterator[asyncio.StreamReader]:
+    """Runs a command of `brig task` and gives its standard output. Raises the command's error after its end. Kills the
+    command if the block ends first."""
+    words = [task._program, *task._words(*verb)]
+    process = await asyncio.create_subprocess_exec(
+        *words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, limit=LARGEST_DOCUMENT
+    )
+    try:
+        assert process.stdout is not None
+        yield process.stdout
+        _, errors = await process.communicate()
+        if process.returncode:
+            raise from_program(process.returncode, b"", errors)
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.communicate()
 
 
 class AsyncTask:
@@ -334,7 +396,7 @@ class AsyncTask:
     @classmethod
     async def start(cls, command: Union[str, Sequence[Union[str, bytes]]], **options: Any) -> AsyncTask:
         """Starts a command, with the options of `Task.start`."""
-        return cls(await asyncio.to_thread(Task.start, command, **options))
+        return cls(await _start(Task.start, command, **options))
 
     @classmethod
     async def run(cls, command: Union[str, Sequence[Union[str, bytes]]], **options: Any) -> Receipt:
@@ -348,25 +410,27 @@ class AsyncTask:
 
     async def wait(self) -> Receipt:
         """Waits for its end."""
-        return await asyncio.to_thread(self._task.wait)
+        task = self._task
+        with contextlib.suppress(BrigError):  # it exits as the task did
+            async with _follow(task, "wait"):
+                pass
+        return await _in_thread(read_receipt, task._program, task._store, task.id)
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
         """Its events from the first one on, until it has ended."""
-        events = self._task.events()
-        try:
-            while (event := await asyncio.to_thread(next, events, None)) is not None:
-                yield event
-        finally:
-            await asyncio.to_thread(events.close)  # type: ignore[attr-defined]
+        async with _follow(self._task, "events", "--follow") as lines:
+            async for line in lines:
+                yield json.loads(line)
 
     async def output(self) -> bytes:
         """What it has written so far, with secrets hidden."""
-        return await asyncio.to_thread(self._task.output)
+        return await _in_thread(self._task.output)
 
     async def patch(self) -> bytes:
         """What it changed in its workspace, as a patch."""
-        return await asyncio.to_thread(self._task.patch)
+        return await _in_thread(self._task.patch)
 
     async def stop(self, *, grace: Optional[float] = None) -> Receipt:
         """Ends it and returns its receipt."""
-        return await asyncio.to_thread(self._task.stop, grace=grace)
+        await _in_thread(self._task._ask_to_stop, grace)
+        return await self.wait()

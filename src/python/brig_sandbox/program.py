@@ -180,12 +180,17 @@ def flags(options: Mapping[str, Any]) -> list[bytes]:
     return words
 
 
-def call(program: str, words: Sequence[Union[str, bytes]], timeout: Optional[float] = None) -> bytes:
-    """Runs `brig` to its end and returns its standard output."""
+def run(program: str, words: Sequence[Union[str, bytes]]) -> subprocess.CompletedProcess[bytes]:
+    """Runs `brig` to its end, with any exit status."""
     try:
-        done = subprocess.run([program, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout)
+        return subprocess.run([program, *words], stdin=subprocess.DEVNULL, capture_output=True)
     except OSError as cause:
         raise BrigError("E-NOT-FOUND", f"start `{program}`: {cause.strerror}", "name brig in BRIG_BIN") from cause
+
+
+def call(program: str, words: Sequence[Union[str, bytes]]) -> bytes:
+    """Runs `brig` to its end and returns its standard output. Raises its error."""
+    done = run(program, words)
     if done.returncode != 0:
         raise from_program(done.returncode, done.stdout, done.stderr)
     return done.stdout

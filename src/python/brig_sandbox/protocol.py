@@ -7,6 +7,7 @@ poll(2) or with asyncio.
 from __future__ import annotations
 
 import array
+import errno
 import fcntl
 import json
 import os
@@ -25,6 +26,8 @@ LARGEST = 128 << 10
 LARGEST_DOCUMENT = 4 << 20
 # A socket buffer that holds the longest message.
 _RECEIVED = LARGEST + 64
+# The errors of a socket that one of its sides has closed.
+_CLOSED = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EBADF})
 
 _TOO_LONG = "the command line and its variables have more than 4 MiB"
 _MFD_NOEXEC_SEAL = 8
@@ -91,7 +94,9 @@ class Connection:
                 self._send_memory(document)
         except BlockingIOError as cause:
             raise BrigError("E-LOST", "the supervisor does not read its requests") from cause
-        except (BrokenPipeError, ConnectionResetError) as cause:
+        except OSError as cause:
+            if cause.errno not in _CLOSED:
+                raise
             raise SandboxEnded() from cause
 
     def _send_memory(self, document: bytes) -> None:
@@ -113,7 +118,9 @@ class Connection:
             )
         except BlockingIOError:
             return None
-        except ConnectionResetError as cause:
+        except OSError as cause:
+            if cause.errno not in _CLOSED:
+                raise
             raise SandboxEnded("the sandbox ended meanwhile") from cause
         descriptors = array.array("i")
         for level, kind, data in ancillary:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import queue
 import select
 import tarfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path as HostPath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from . import program as programs
 from . import requests
-from .errors import BrigError, ExecTimeout, TaskFailed
+from .errors import BrigError, ExecTimeout
 from .protocol import Connection, SandboxEnded, duration
 from .receipt import Receipt
 from .requests import MAX_FILE, MAX_OUTPUT, Checkpoint, Command, FileEntry, Path, User
@@ -74,9 +76,10 @@ class Process(ProcessHandle):
                         yield Chunk(outputs[descriptor], data)
         for name, data in session.drain():
             yield Chunk(name, data)
-        if self._background and not session.timed_out:
+        if self._releases:
             with releasing():
                 ask(session.connection, "release")
+        self.close()
 
     def wait(self) -> int:
         """Reads the rest of its output, and returns its exit status. Raises `ExecTimeout` at its time limit."""
@@ -97,7 +100,10 @@ class Sandbox:
     def __init__(self, state: SandboxState) -> None:
         """Use `Sandbox.start` or `Sandbox.attach`."""
         self._state = state
-        self._slots = threading.BoundedSemaphore(requests.MAX_PROCESSES)
+        # Not a semaphore: the garbage collector may free a place at any moment, and only `put` of a queue is reentrant.
+        self._slots: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(requests.MAX_PROCESSES):
+            self._slots.put(None)
         self._lock = threading.Lock()
         try:
             self._control = state.connect_first()
@@ -223,7 +229,7 @@ class Sandbox:
     def _start_session(
         self, request: dict[str, Any], timeout: Optional[float] = None, background: bool = False
     ) -> Process:
-        self._slots.acquire()
+        self._slots.get()
         session = None
         try:
             session = Session(self._state.connect(), request)
@@ -233,9 +239,9 @@ class Sandbox:
         except BaseException:
             if session is not None:
                 session.close()
-            self._slots.release()
+            self._slots.put(None)
             raise
-        return Process(session, timeout, self._slots.release, background)
+        return Process(session, timeout, partial(self._slots.put, None), background)
 
     def _find_user(self, text: str) -> User:
         if not requests.needs_accounts(text):
@@ -259,7 +265,9 @@ class Sandbox:
             process.close_input()
             for chunk in process:
                 output.add(chunk.stream, chunk.data)
-            result = output.result(process.wait())
+                if output.truncated:
+                    break  # the rest may be endless
+            result = output.result(0 if output.truncated else process.wait())
         return requests.check_file_result(result, most)
 
     def read_file(self, path: Path, *, max_bytes: int = MAX_FILE) -> bytes:
@@ -341,22 +349,29 @@ class Sandbox:
     def fork(
         self, checkpoint: Union[Checkpoint, str, None] = None, *, number: int = 1, **options: Any
     ) -> list[Sandbox]:
-        """Begins sandboxes with the files of a checkpoint (default: a new one). `options` are limits, `env`, `secret`."""
+        """Begins sandboxes with the files of a checkpoint (default: a new one). `options` are limits, `env`, `secret`.
+        If one fails, all of them end."""
         name = _name(checkpoint) if checkpoint is not None else self.checkpoint().name
-        ids = self._state.derive("fork", [], {**options, "from": name, "number": number})
-        return [self._of(id, options) for id in ids]
+        return self._derive("fork", [], {**options, "from": name, "number": number})
 
     def rollback(self, checkpoint: Union[Checkpoint, str], **options: Any) -> None:
-        """Ends its processes and goes on with the files of a checkpoint, under a new id."""
-        (id,) = self._state.derive("rollback", [_name(checkpoint)], options)
-        self._close()
-        again = self._of(id, options)
-        self._state, self._control = again._state, again._control
+        """Ends its processes and goes on with the files of a checkpoint, under a new id. After an error the object
+        keeps the sandbox from before, which may have ended."""
+        # If this fails, `stop` needs the state before.
+        (again,) = self._derive("rollback", [_name(checkpoint)], options)
+        with self._lock:
+            self._close()
+            self._state, self._control = again._state, again._control
 
-    def _of(self, id: str, options: Mapping[str, Any]) -> Sandbox:
+    def _derive(self, verb: str, words: Sequence[str], options: Mapping[str, Any]) -> list[Sandbox]:
         state = self._state
+        ids = state.derive(verb, words, options)
         merged = {**state.options, **options}
-        return type(self)(SandboxState(state.program, state.store, id, merged, state._owned))
+        try:
+            return [type(self)(SandboxState(state.program, state.store, id, merged, state._owned)) for id in ids]
+        except BaseException:
+            state.kill(ids)
+            raise
 
     def _close(self) -> None:
         self._control.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Iterator, Optional
 
@@ -203,11 +205,15 @@ class Session:
 class ProcessHandle:
     """The methods of a running process that never block. `Process` and `AsyncProcess` add those that wait."""
 
-    def __init__(self, session: Session, timeout: Optional[float], release: Any, background: bool) -> None:
+    def __init__(
+        self, session: Session, timeout: Optional[float], release: Callable[[], None], background: bool
+    ) -> None:
+        """`release` frees its place among the processes of the sandbox object. Any thread may call it."""
         self._session = session
         self._timeout = timeout
-        self._release = release
         self._background = background
+        # A process without a `with` frees its place when it is collected.
+        self._finalizer = weakref.finalize(self, _end, session, release)
 
     def write(self, data: bytes) -> None:
         """Adds input. It is written while the output is read."""
@@ -224,16 +230,25 @@ class ProcessHandle:
 
     def close(self) -> None:
         """Kills it, with all that it has started."""
-        release, self._release = self._release, None
-        if release is not None:
-            self._session.close()
-            release()
+        self._finalizer()
+
+    @property
+    def _releases(self) -> bool:
+        """Whether the processes that it leaves in the background must be released before it is closed."""
+        return self._background and not self._session.timed_out and self._finalizer.alive
 
     def _exit_status(self) -> int:
         """The exit status of a process whose output is read. Raises `ExecTimeout` after its time limit."""
         if self._session.timed_out:
             raise ExecTimeout(self._timeout or 0)
         return self._session.status if self._session.status is not None else 255
+
+
+def _end(session: Session, release: Callable[[], None]) -> None:
+    try:
+        session.close()
+    finally:
+        release()
 
 
 class Collector:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
 from . import program as programs
-from .errors import BrigError, TaskFailed
+from .errors import BrigError, TaskFailed, from_program
 from .protocol import Connection, SandboxEnded, check_version
 from .receipt import Receipt
 
@@ -53,16 +54,8 @@ class SandboxState:
             return Connection(self._folder)
 
     def connect_first(self) -> Connection:
-        """The first connection. A task is known a moment before its socket is there."""
-        end = time.monotonic() + A_MOMENT
-        while True:
-            try:
-                return self.connect()
-            except BrigError:
-                # A start that failed has a receipt already.
-                if time.monotonic() >= end or (self.store / "tasks" / self.id / "receipt.json").exists():
-                    raise
-                time.sleep(0.002)
+        """The first connection."""
+        return connect_first(self.connect, self.store / "tasks" / self.id)
 
     def accept_version(self, reply: Any) -> None:
         """Notes brig's version, or refuses to go on."""
@@ -98,11 +91,35 @@ class SandboxState:
         again: dict[str, Any] = {name: self.options[name] for name in ("env", "secret") if name in self.options}
         again.update(options)
         flags = programs.flags(again)
-        said = programs.call(
+        done = programs.run(
             self.program,
             ["task", verb, f"--store={self.store}", *end_with(self._owned), *flags, self.id, *words],
         )
-        return said.decode().split()
+        ids = done.stdout.decode().split()
+        if done.returncode != 0:
+            self.kill(ids)
+            raise from_program(done.returncode, b"", done.stderr)
+        return ids
+
+    def kill(self, ids: Sequence[str]) -> None:
+        """Ends tasks of its store without waiting, if they still run."""
+        for id in ids:
+            with contextlib.suppress(BrigError):
+                programs.call(self.program, ["task", "kill", f"--store={self.store}", id])
+
+
+def connect_first(connect: Callable[[], Connection], folder: Path) -> Connection:
+    """The first connection to the task whose record is in `folder`. A task is known a moment before its socket exists.
+    Raises the error of `connect` after one second."""
+    end = time.monotonic() + A_MOMENT
+    while True:
+        try:
+            return connect()
+        except BrigError:
+            # A start that failed has a receipt already.
+            if time.monotonic() >= end or (folder / "receipt.json").exists():
+                raise
+            time.sleep(0.002)
 
 
 def _abandon(folder: int, owner: Optional[int]) -> None:
@@ -148,9 +165,11 @@ def begin(
 
 def fetch_receipt(program: str, store: Path, id: str) -> Receipt:
     """Waits for the end of a task and returns its receipt."""
-    where = f"--store={store}"
-    try:
-        programs.call(program, ["task", "wait", where, id])
-    except BrigError:
-        pass  # it exits as the task did
-    return Receipt.parse(programs.call_json(program, ["task", "show", "--json", where, id]))
+    with contextlib.suppress(BrigError):  # it exits as the task did
+        programs.call(program, ["task", "wait", f"--store={store}", id])
+    return read_receipt(program, store, id)
+
+
+def read_receipt(program: str, store: Path, id: str) -> Receipt:
+    """The receipt of a task that has ended."""
+    return Receipt.parse(programs.call_json(program, ["task", "show", "--json", f"--store={store}", id]))

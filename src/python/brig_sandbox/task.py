@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from . import program as programs
+from .errors import from_program
 from .protocol import Connection, SandboxEnded, duration
 from .receipt import Receipt
 from .requests import Path
-from .state import begin, fetch_receipt
+from .state import begin, connect_first, fetch_receipt
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -53,29 +55,38 @@ class Task:
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Its events from the first one on, until it has ended: `output` (with `text`), `state`, `limit`, and others."""
-        words = [self._program, "task", "events", "--follow", f"--store={self._store}", self.id]
-        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as follower:
+        words = [self._program, *self._words("events", "--follow")]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as follower:
             try:
                 assert follower.stdout is not None
                 for line in follower.stdout:
                     yield json.loads(line)
+                _, errors = follower.communicate()
+                if follower.returncode != 0:
+                    raise from_program(follower.returncode, b"", errors)
             finally:
                 follower.kill()
 
     def output(self) -> bytes:
         """What it has written so far, with secrets hidden."""
-        return programs.call(self._program, ["task", "logs", f"--store={self._store}", self.id])
+        return programs.call(self._program, self._words("logs"))
 
     def patch(self) -> bytes:
         """What it changed in its workspace, as a patch."""
-        return programs.call(self._program, ["task", "diff", f"--store={self._store}", self.id])
+        return programs.call(self._program, self._words("diff"))
 
     def stop(self, *, grace: Optional[float] = None) -> Receipt:
         """Ends it and returns its receipt. It may take `grace` seconds to end by itself (default: 10)."""
-        try:
-            connection = Connection(self._store / "tasks" / self.id)
+        self._ask_to_stop(grace)
+        return self.wait()
+
+    def _ask_to_stop(self, grace: Optional[float]) -> None:
+        folder = self._store / "tasks" / self.id
+        with contextlib.suppress(SandboxEnded):
+            connection = connect_first(lambda: Connection(folder), folder)
             connection.send({"stop": {"grace": duration(grace), "drain": None}})
             connection.close()
-        except SandboxEnded:
-            pass
-        return self.wait()
+
+    def _words(self, *verb: str) -> list[str]:
+        return ["task", *verb, f"--store={self._store}", self.id]

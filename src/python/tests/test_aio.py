@@ -2,10 +2,14 @@
 
 import asyncio
 import functools
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from brig_sandbox import AsyncSandbox, AsyncTask, BrigError, ExecTimeout
+from brig_sandbox import AsyncSandbox, AsyncTask, BrigError, ExecTimeout, Task, find_program
 
 
 def run(test):
@@ -14,6 +18,26 @@ def run(test):
         asyncio.run(asyncio.wait_for(test(store), 60))
 
     return wrapper
+
+
+async def wait_until(holds, seconds=10):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not come to hold"
+        await asyncio.sleep(0.02)
+
+
+def runs_nothing():
+    words = [find_program(), "task", "ls", "--json", "--filter", "status=running"]
+    return subprocess.run(words, capture_output=True, check=True).stdout.strip() == b"[]"
+
+
+def command_lines():
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield path.read_bytes().split(b"\0")
+        except OSError:  # it has ended
+            pass
 
 
 @run
@@ -59,6 +83,80 @@ async def test_cancelled_start_leaves_nothing(store):
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(AsyncSandbox.start(), 0.001)
     await asyncio.sleep(1)
+
+
+@run
+async def test_cancelled_tasks_end_whatever_the_threads_of_the_loop(store):
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    tasks = asyncio.gather(*(AsyncTask.run(["sleep", "60"]) for _ in range(4)))
+    await asyncio.sleep(1)
+    began = time.monotonic()
+    tasks.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await tasks
+    await wait_until(runs_nothing)
+    assert time.monotonic() - began < 10
+
+
+@run
+async def test_starts_that_wait_for_their_turn_do_not_hold_back_the_others(store):
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+
+    async def use():
+        async with AsyncSandbox.start(max_parallel=2) as box:
+            return (await box.exec(["true"])).status
+
+    assert await asyncio.gather(*(use() for _ in range(6))) == [0] * 6
+
+
+@run
+async def test_cancelled_task_start_leaves_nothing(store):
+    for seconds in (0.001, 0.01, 0.02, 0.04):
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(AsyncTask.run(["sleep", "60"]), seconds)
+    await asyncio.sleep(1)
+    await wait_until(runs_nothing)
+
+
+@run
+async def test_cancelled_events_leave_no_process(store):
+    task = await AsyncTask.start(["sleep", "60"])
+
+    async def follow():
+        async for event in task.events():
+            seen.append(event["event"])
+
+    seen = []
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(follow(), 0.5)
+    assert "state" in seen
+    assert not [words for words in command_lines() if b"events" in words and task.id.encode() in words]
+    assert (await task.stop()).outcome == "cancelled"
+    with pytest.raises(BrigError) as error:
+        async for _ in AsyncTask(Task(find_program(), store, "nonsense")).events():
+            pass
+    assert error.value.code == "E-NOT-FOUND"
+
+
+@run
+async def test_async_read_ends_at_its_bound(store):
+    async with AsyncSandbox.start() as box:
+        (await box.exec(["truncate", "-s", "1T", "sparse"])).check()
+        with pytest.raises(BrigError) as error:
+            await asyncio.wait_for(box.read_file("sparse", max_bytes=1000), 10)
+        assert error.value.code == "E-USAGE"
+
+
+@run
+async def test_async_processes_without_a_block_free_their_places(store):
+    async with AsyncSandbox.start() as box:
+        ended = []
+        for _ in range(60):
+            ended.append(await box.exec_stream("true"))
+            assert await ended[-1].wait() == 0
+        for _ in range(60):
+            await box.exec_stream(["sleep", "60"])
+        assert (await box.exec(["true"])).status == 0
 
 
 @run

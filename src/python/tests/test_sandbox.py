@@ -14,7 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from brig_sandbox import BrigError, ExecFailed, ExecTimeout, Receipt, Result, Sandbox, SandboxEnded, find_program
+from brig_sandbox import (
+    BrigError,
+    ExecFailed,
+    ExecTimeout,
+    Receipt,
+    Result,
+    Sandbox,
+    SandboxEnded,
+    TaskFailed,
+    find_program,
+)
 from brig_sandbox.requests import check_file_result, entries, exec_request
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -62,6 +72,16 @@ def test_exec_passes_large_input_and_output(box):
     assert box.exec(["cat"], input=data).stdout == data
     cut = box.exec(["head", "-c", "1000000", "/dev/zero"], max_output=1000)
     assert cut.truncated and len(cut.stdout) == 1000 and cut.status == 0
+
+
+def test_read_ends_at_its_bound(box):
+    box.exec(["truncate", "-s", "1T", "sparse"]).check()
+    began = time.monotonic()
+    for path in ("sparse", "/dev/zero"):
+        with pytest.raises(BrigError) as error:
+            box.read_file(path, max_bytes=1000)
+        assert error.value.code == "E-USAGE" and "1000 bytes" in str(error.value)
+    assert time.monotonic() - began < 10
 
 
 def test_exec_errors_have_codes(box):
@@ -122,6 +142,17 @@ def test_output_comes_while_the_process_runs(box):
         process.write(b"two\n")
         assert [(piece.stream, piece.data) for piece in pieces] == [("stderr", b"two\n")]
         assert process.wait() == 4
+
+
+def test_processes_without_a_block_free_their_places(box):
+    """A sandbox object has `MAX_PROCESSES` places."""
+    ended = [box.exec_stream("true") for _ in range(30)]
+    assert [process.wait() for process in ended] == [0] * 30
+    ended += [box.exec_stream("true") for _ in range(30)]
+    assert [process.wait() for process in ended] == [0] * 60
+    for _ in range(60):
+        box.exec_stream(["sleep", "60"])
+    assert box.exec(["true"]).status == 0
 
 
 def test_process_ends_with_its_block_and_takes_signals(box):
@@ -374,6 +405,41 @@ def test_checkpoints_are_forked_and_returned_to(store, root):
     with pytest.raises(BrigError) as error, Sandbox.start() as box:
         box.checkpoint()
     assert error.value.code == "E-STATE"
+
+
+def test_failed_rollback_keeps_its_reason_and_the_receipt(store, root):
+    with pytest.raises(TaskFailed) as error, Sandbox.start(keep=True, disk="64M") as box:
+        box.exec("head -c 20000000 /dev/urandom > data").check()
+        made, id = box.checkpoint(), box.id
+        box.rollback(made, disk="4M")
+    assert error.value.receipt.outcome == "start_failed"
+    assert box.id == id and box.receipt is not None and box.receipt.outcome == "stopped"
+    with pytest.raises(SandboxEnded):
+        box.stats()
+
+
+@pytest.mark.parametrize("at", ["program", "start"])
+def test_failed_fork_leaves_none(store, root, tmp_path, at):
+    """The program fails after it has printed ids, or a fork ends before Python connects to it."""
+    wrapper, ids = tmp_path / "brig", tmp_path / "ids"
+    end = f'{find_program()} task kill "$3"; {find_program()} task wait "$3"; exit 0'
+    then = "echo 'error: full' >&2; exit 125" if at == "program" else end
+    wrapper.write_text(f"""#!/bin/sh
+        [ "$2" = fork ] || exec {find_program()} "$@"
+        {find_program()} "$@" > {ids}
+        cat {ids}
+        set -- $(cat {ids})
+        {then}
+    """)
+    wrapper.chmod(0o755)
+    with Sandbox.start(keep=True, program=str(wrapper)) as box:
+        with pytest.raises(BrigError) as error:
+            box.fork(number=4)
+        made = ids.read_text().split()
+        assert len(made) == 4
+        wait_until(lambda: not any(map(is_running, made)))
+        assert box.exec(["true"]).status == 0
+    assert error.value.message == "full" if at == "program" else error.value.receipt.id == made[2]
 
 
 def test_attached_sandbox_goes_on(store):

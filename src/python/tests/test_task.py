@@ -44,6 +44,12 @@ def test_output_comes_as_events_and_as_a_whole(store):
     assert task.wait().succeeded
 
 
+def test_events_of_an_unknown_task_are_an_error(store):
+    with pytest.raises(BrigError) as error:
+        list(Task(find_program(), store, "nonsense").events())
+    assert error.value.code == "E-NOT-FOUND"
+
+
 def test_changes_are_a_patch(store, folder):
     task = Task.start("echo changed > a.txt", dir=folder)
     assert task.wait().succeeded
