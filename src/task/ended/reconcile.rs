@@ -284,12 +284,19 @@ fn remains(store: &Store) -> Result<Vec<Leak>> {
 }
 
 /// Other stores' groups are beside this store's, and a new group is empty until its first process.
-fn is_abandoned(group: &std::path::Path) -> bool {
+fn is_abandoned(group: &Path) -> bool {
     const JUST_MADE: Duration = Duration::from_secs(10);
-    let processes = std::fs::read_to_string(group.join("cgroup.procs"));
     let made = std::fs::metadata(group).and_then(|status| status.modified());
     let age = made.ok().and_then(|made| made.elapsed().ok());
-    processes.is_ok_and(|text| text.is_empty()) && age.is_some_and(|age| age > JUST_MADE)
+    is_empty(group) && age.is_some_and(|age| age > JUST_MADE)
+}
+
+/// Jobs with limits have groups below their task's.
+fn is_empty(group: &Path) -> bool {
+    let has_none = std::fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|text| text.is_empty());
+    let Ok(entries) = std::fs::read_dir(group) else { return false };
+    let mut below = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    has_none && below.all(|entry| is_empty(&entry.path()))
 }
 
 /// Loop devices on images with these path prefixes, if more than `most`.
@@ -385,6 +392,20 @@ mod tests {
         let _alive = store.begin("t3").unwrap();
         store.make("t3").unwrap();
         assert!(store.final_receipt("t3").unwrap_err().to_string().contains("still running"));
+    }
+
+    #[test]
+    fn a_group_with_a_process_below_it_is_not_abandoned() {
+        let place = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| std::fs::write(place.path().join(path), text).unwrap();
+        std::fs::create_dir(place.path().join("job")).unwrap();
+        write("cgroup.procs", "");
+        write("job/cgroup.procs", "7\n");
+        let old = std::time::SystemTime::now() - Duration::from_secs(60);
+        std::fs::File::open(place.path()).unwrap().set_modified(old).unwrap();
+        assert!(!is_abandoned(place.path()));
+        write("job/cgroup.procs", "");
+        assert!(is_abandoned(place.path()));
     }
 
     #[test]
