@@ -27,6 +27,9 @@ const FIRST_USAGE: Duration = Duration::from_secs(1);
 pub(super) const USAGE: Duration = Duration::from_secs(5);
 /// Output after the last process's end is in the pipes already.
 pub(super) const DRAIN: Duration = Duration::from_secs(2);
+/// Reads of progress after the end: 1 MiB, the largest pipe that an ordinary user can make (pipe(7), `pipe-max-size`).
+const LAST_READS: usize = (1 << 20) / PROGRESS_READ;
+const PROGRESS_READ: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct Findings {
@@ -209,7 +212,12 @@ impl Watch<'_> {
         for row in self.running.end_gateway() {
             self.sink.notice(Notice::Egress(row))?;
         }
-        while self.progress.is_some() && self.take_progress()? {}
+        // A process of another sandbox may have received the pipe through a shared folder, and never stop writing.
+        for _ in 0..LAST_READS {
+            if !self.take_progress()? {
+                break;
+            }
+        }
         self.sample(state, seen)?;
         self.send_notices(state, seen)
     }
@@ -387,7 +395,7 @@ impl Watch<'_> {
     /// Progress counts as output. Returns `false` when there was none.
     fn take_progress(&mut self) -> Result<bool> {
         let Some(pipe) = &self.progress else { return Ok(false) };
-        let mut buffer = [0_u8; 4096];
+        let mut buffer = [0_u8; PROGRESS_READ];
         match rustix::io::read(pipe, &mut buffer) {
             Ok(0) => self.progress = None,
             Ok(count) => {

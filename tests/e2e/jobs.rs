@@ -361,3 +361,28 @@ fn a_task_has_no_time_limit_if_it_is_asked_for() {
     lab.task().plain().args(["--memory", "none"]).sh("true").refused(125, &["--memory", "none"]);
     lab.task().plain().args(["--wall", "300years"]).sh("true").refused(125, &["longer than any clock"]);
 }
+
+/// The pipe of the job's output never becomes empty.
+#[test]
+fn a_job_whose_output_another_process_writes_on_does_not_stop_the_supervisor() {
+    const RECEIVE: &str = "import fcntl, os, socket, threading, time
+listener = socket.socket(socket.AF_UNIX); listener.bind('/tmp/s'); listener.listen(); print('ready', flush=True)
+fd = socket.recv_fds(listener.accept()[0], 1, 1)[1][0]
+fcntl.fcntl(fd, 1031, 1 << 20) # F_SETPIPE_SZ
+def write():
+    try:
+        while True: os.write(fd, b'x' * 4096)
+    except OSError: time.sleep(100)
+for _ in range(6): threading.Thread(target=write).start()";
+    const SEND: &str = "python3 -c \"import socket
+end = socket.socket(socket.AF_UNIX); end.connect('/tmp/s'); socket.send_fds(end, [b'x'], [1])\"";
+    let lab = Lab::new();
+    let task = lab.task().args(["--wall", "10s"]).start_sh(&format!("exec python3 -c \"{RECEIVE}\""));
+    task.wait_for("ready");
+    let id = lab.ids().remove(0);
+    let name = job(&lab, &id, &[], SEND);
+    assert_eq!(wait(&lab, &id, &name)["state"], "exited");
+    let run = task.finish();
+    run.ended_as("timeout", 124);
+    assert!(run.elapsed < Duration::from_secs(20), "{run:#?}");
+}

@@ -16,6 +16,8 @@ const MOST: u32 = 1000;
 const DRAIN: Duration = Duration::from_secs(2);
 const KILLED: u8 = 137;
 const CHUNK: usize = 64 << 10;
+/// Reads of an ended job's stream: 1 MiB, the largest pipe that an ordinary user can make (pipe(7), `pipe-max-size`).
+const LAST_READS: usize = 16;
 
 #[derive(Debug)]
 pub(in crate::sandbox) struct Job {
@@ -209,7 +211,12 @@ impl Job {
     fn finish(mut self, why: JobEnd, receive: Receiver<'_>) -> Option<Session> {
         self.session.end();
         for stream in [Stream::Output, Stream::Error] {
-            while self.read(stream, receive) {}
+            // Another process of the sandbox may have received the pipe (SCM_RIGHTS, unix(7)), and never stop writing.
+            for _ in 0..LAST_READS {
+                if !self.read(stream, receive) {
+                    break;
+                }
+            }
         }
         self.note_end();
         receive(self.id, JobEvent::Ended(self.ended.map_or(KILLED, |(status, _)| status), why));
