@@ -99,11 +99,14 @@ impl Watch<'_> {
                     self.streams.feed(&bytes);
                 }
             }
-            Ok(Some(ClientMessage::Request(request))) => match self.carry_out(index, request, state, seen) {
-                Ok(None) => {}
-                Ok(Some(reply)) => self.with(index, |client| client.answer(&reply)),
-                Err(error) => self.with(index, |client| client.answer(&Reply::Failed(error))),
-            },
+            Ok(Some(ClientMessage::Request(request))) => {
+                self.with(index, |client| client.silent_since = None);
+                match self.carry_out(index, request, state, seen) {
+                    Ok(None) => {}
+                    Ok(Some(reply)) => self.with(index, |client| client.answer(&reply)),
+                    Err(error) => self.with(index, |client| client.answer(&Reply::Failed(error))),
+                }
+            }
             // EAGAIN: nothing to read, not an error. An invalid message gets an answer.
             Err(error) if error.errno() == Some(libc::EAGAIN) => {}
             Err(error) => self.with(index, |client| {

@@ -386,3 +386,22 @@ end = socket.socket(socket.AF_UNIX); end.connect('/tmp/s'); socket.send_fds(end,
     run.ended_as("timeout", 124);
     assert!(run.elapsed < Duration::from_secs(20), "{run:#?}");
 }
+
+#[test]
+fn a_hundred_silent_clients_leave_room_to_stop_the_task() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let lab = Lab::new();
+    let id = begin(&lab, &[]);
+    let address = SocketAddrUnix::new(lab.store().join("tasks").join(&id).join("control.sock")).unwrap();
+    let silent = || {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        connect(&socket, &address).unwrap();
+        socket
+    };
+    let held: Vec<_> = (0..100).map(|_| silent()).collect();
+    let began = Instant::now();
+    lab.brig(["task", "stop", &id]).succeeded();
+    lab.brig(["task", "wait", &id]);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    drop(held);
+}

@@ -29,13 +29,16 @@ use rustix::net::{
 };
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use wire::Peer;
 
 const NAME: &str = "control.sock";
-/// A further client waits to be accepted.
+/// A further client waits to be accepted, until the oldest one without a request is dropped.
 const CLIENTS: usize = MOST_SESSIONS + 32;
 /// Clients with a process. The others can still stop the sandbox, and ask for its state.
 const MOST_SESSIONS: usize = 64;
+/// A client that has asked nothing for this time waits for the end, as `brig task wait`, and connects again.
+const SILENT: Duration = Duration::from_secs(1);
 const MOST_RELEASED: usize = 64;
 
 #[derive(Debug)]
@@ -59,12 +62,18 @@ pub(super) struct Connected {
     pub(super) is_attached: bool,
     pub(super) session: Option<Session>,
     pub(super) gone: bool,
+    /// The time of the connection, until the first request.
+    pub(super) silent_since: Option<Instant>,
 }
 
 impl Connected {
     /// Drops a client that does not take the reply.
     pub(super) fn answer(&mut self, reply: &Reply) {
         self.gone |= self.peer.reply(reply, None).is_err();
+    }
+
+    fn is_silent(&self) -> bool {
+        self.silent_since.is_some_and(|since| since.elapsed() >= SILENT)
     }
 }
 
@@ -123,9 +132,18 @@ impl Control {
                     is_attached: false,
                     session: None,
                     gone: false,
+                    silent_since: Some(Instant::now()),
                 });
             }
         }
+        // The next call takes its place: clients are removed when all ready ones were served.
+        if let Some(client) = self.clients.iter_mut().find(|client| client.is_silent()) {
+            client.gone = true;
+        }
+    }
+
+    fn can_accept(&self) -> bool {
+        self.clients.len() < CLIENTS || self.clients.iter().any(Connected::is_silent)
     }
 
     /// Reads attached clients only if the command `takes_input`.
@@ -134,7 +152,7 @@ impl Control {
         let mut add = |slot, descriptor: BorrowedFd<'own>| {
             waits.push((slot, PollFd::from_borrowed_fd(descriptor, PollFlags::IN)))
         };
-        if self.clients.len() < CLIENTS {
+        if self.can_accept() {
             add(Slot::Listener, self.listener.as_fd());
         }
         self.caller.iter().for_each(|caller| add(Slot::CallerEnd, caller.as_fd()));
