@@ -45,6 +45,58 @@ fn a_folder_that_is_exchanged_while_its_task_waits_shows_nothing_else() {
     }
 }
 
+/// The lines would run, if the victim were a start file of the user's shell.
+#[test]
+fn events_and_artifacts_do_not_follow_links_that_the_task_puts_in_their_way() {
+    let lab = Lab::new();
+    for is_weakened in [false, true] {
+        let at = |name: &str| lab.path().join(if is_weakened { "weak" } else { "whole" }).join(name);
+        std::fs::create_dir_all(at("shared/out")).unwrap();
+        std::fs::create_dir_all(at("home")).unwrap();
+        std::fs::write(at("victim"), "the user's\n").unwrap();
+        let mount = format!("{}:/shared:rw", at("shared").display());
+        let task = lab.task().args(["--mount", &mount, "--artifact", "made", "--artifacts-dir"]).args([
+            at("shared/out/new").as_os_str(),
+            "--events".as_ref(),
+            at("shared/events").as_os_str(),
+        ]);
+        let script = "cd /shared; sleep 1; mv events kept; ln -s ../victim events; mv out moved; ln -s ../home out; \
+            echo of-the-agent >/workspace/made; echo of-the-agent";
+        let task = if is_weakened { task.weakened("pinned-paths") } else { task };
+        task.sh(script).ended_as("succeeded", 0);
+        let last = if is_weakened { "victim" } else { "shared/kept" };
+        eventually("the last event", || std::fs::read_to_string(at(last)).unwrap().contains("ended"));
+        let victim = std::fs::read_to_string(at("victim")).unwrap();
+        assert_eq!(victim.contains("of-the-agent"), is_weakened, "{victim}");
+        assert_eq!(at("home/new/made").exists(), is_weakened);
+        assert_eq!(at("shared/moved/new/made").exists(), !is_weakened);
+    }
+}
+
+#[test]
+fn a_link_or_a_fifo_for_events_is_refused_or_written() {
+    let lab = Lab::new();
+    let victim = lab.file("victim", "");
+    let link = lab.path().join("link");
+    std::os::unix::fs::symlink(&victim, &link).unwrap();
+    let task = || lab.task().plain();
+    task().args(["--events"]).args([&link]).sh("true").refused(125, &["send events to", "link"]);
+    assert_eq!(std::fs::read(&victim).unwrap(), b"");
+    let fifo = lab.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let reader = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || loop {
+            let read = std::fs::read_to_string(&fifo).unwrap();
+            if read.contains("ended") {
+                return;
+            }
+        }
+    });
+    task().args(["--events"]).args([&fifo]).sh("true").succeeded();
+    reader.join().unwrap();
+}
+
 #[test]
 fn ten_thousand_tasks_are_listed_at_once_and_the_index_is_never_the_truth() {
     const COUNT: u32 = 10_000;

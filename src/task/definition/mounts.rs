@@ -1,6 +1,8 @@
 //! The workspace's folder, the root, and the sources of `--mount` and `--ro`. Each is opened when it is checked, without
 //! a link on its way. The sandbox uses that descriptor.
 
+use super::hosted::real;
+use super::receiver::Receiver;
 use super::{Definition, WorkspaceSource, exposure};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{Bounds, DIRECTORY, Pinned, Walk, WalkStep};
@@ -38,6 +40,33 @@ fn hold_path(path: &Path, pinned: &mut Pinned, step: impl Fn() -> String) -> Res
     let real =
         std::fs::canonicalize(path).failing(Kind::NotFound, &step).hint(|| "name a file or folder that exists")?;
     pinned.hold(path, (Path::new("/"), &real), PathBuf::new()).doing(step)
+}
+
+/// Pins the files of events, and the deepest existing folder for artifacts. With a writable mount above them, the task
+/// could replace them by a link to another file of the host.
+pub(crate) fn hold_outputs(definition: &Definition, pinned: &mut Pinned) -> Result<()> {
+    let top = Path::new("/");
+    for receiver in &definition.events {
+        let Receiver::File(path) = receiver else { continue };
+        // The folder of a link counts too: `append` refuses the link. A FIFO or a device is opened by its name, since no
+        // writable mount may contain one.
+        let is_other = path.symlink_metadata().is_ok_and(|status| !status.is_file() && !status.is_symlink());
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { continue };
+        if let (false, false, Ok(real)) = (pinned.has(path), is_other, std::fs::canonicalize(folder)) {
+            pinned.hold(path, (top, &real), name.into()).doing(|| format!("send events to `{}`", path.display()))?;
+        }
+    }
+    if let Some(path) = definition.artifacts.directory.as_deref().filter(|path| !pinned.has(path)) {
+        let step = || format!("use `{}` for artifacts", path.display());
+        let found = std::path::absolute(path).ok().and_then(|path| real(&path));
+        let (real, rest) = found.ok_or_else(|| {
+            Error::new(Kind::Usage, "a part of the path is not a folder, or cannot be opened")
+                .doing(step())
+                .hint("name a folder that is empty, or a new one in a folder that exists")
+        })?;
+        pinned.hold(path, (top, &real), rest).doing(step)?;
+    }
+    Ok(())
 }
 
 /// Refuses sources that no task may have, and pins the others.

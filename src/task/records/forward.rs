@@ -51,11 +51,11 @@ pub(crate) fn start(store: &Store, id: &str, receivers: &[Receiver], pinned: &Pi
         let opened = match receiver {
             Receiver::File(path) => {
                 let step = || format!("send events to `{}`", receiver.name());
-                let opened = match pinned.append(path).doing(step)? {
-                    None => open(path).map(|_| None).map_err(|cause| files::failed(cause, step())),
-                    held => Ok(held),
+                let opened = match pinned.append(path).doing(step) {
+                    Ok(None) => open(path).map(|_| None).map_err(|cause| files::failed(cause, step())),
+                    held => held,
                 };
-                opened.hint(|| "name a file that can be written, in a folder that exists")?
+                opened.hint(|| "name a file that can be written, not a link, in a folder that exists")?
             }
             _ => None,
         };

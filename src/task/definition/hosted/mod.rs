@@ -10,6 +10,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(super) use paths::real;
 pub(in crate::task) use paths::{pin_now, pin_profile};
 pub use table::{hosted_rule_of_flag, hosted_rule_of_key};
 

@@ -65,15 +65,19 @@ fn containing(folders: &[PathBuf], real: &Path) -> Option<PathBuf> {
 }
 
 /// The existing part, without links, and the missing rest.
-pub(super) fn real(path: &Path) -> Option<(PathBuf, PathBuf)> {
+pub(in crate::task::definition) fn real(path: &Path) -> Option<(PathBuf, PathBuf)> {
     let mut known = path;
     loop {
         match std::fs::canonicalize(known) {
-            Ok(real) => return Some((real, path.strip_prefix(known).ok()?.to_owned())),
+            Ok(real) => {
+                let rest = path.strip_prefix(known).ok()?;
+                // `..` behind a missing name could lead anywhere.
+                let climbs = rest.components().any(|part| part == Component::ParentDir);
+                return (!climbs).then(|| (real, rest.to_owned()));
+            }
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
-                // `..` behind a missing name could lead anywhere. A dangling link is in the way.
-                let climbs = path.components().any(|part| part == Component::ParentDir);
-                if climbs || known.symlink_metadata().is_ok() {
+                // A dangling link is in the way.
+                if known.symlink_metadata().is_ok() {
                     return None;
                 }
                 known = known.parent()?;

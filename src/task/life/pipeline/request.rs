@@ -59,6 +59,7 @@ impl<'run> Request<'run> {
         mounts::hold_folders(&definition, layout.repository.as_deref(), &mut pinned)?;
         mounts::hold(&definition, store, &mut pinned)?;
         options.pinned.clone_from(&pinned);
+        mounts::hold_outputs(&definition, &mut pinned)?;
         if let WorkspaceSource::Directory(folder) = &definition.workspace {
             exposure::check(&pinned.path(folder), store)?;
         }
