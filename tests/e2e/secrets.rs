@@ -126,6 +126,22 @@ fn a_file_that_is_replaced_on_the_host_is_replaced_inside_and_hidden_too() {
     assert_eq!(run.receipt()["secrets"][0]["replaced"], 1);
 }
 
+#[test]
+fn a_fifo_gives_one_value_and_does_not_stop_the_supervisor() {
+    let lab = Lab::new();
+    let fifo = lab.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let writer = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || fs::write(fifo, VALUE)
+    });
+    let secret = format!("TOKEN=file:{}", fifo.display());
+    let run = lab.task().args(["--secret", &secret, "--wall", "3s"]).sh("cat /run/secrets/TOKEN; sleep 30");
+    writer.join().unwrap().unwrap();
+    run.ended_as("timeout", 124);
+    assert!(run.stderr.contains("[redacted:TOKEN]"), "{run:#?}");
+}
+
 /// A task with the file as the secret TOKEN, and the caller's variable MINE.
 fn with_both<'lab>(lab: &'lab Lab, file: &Path) -> Task<'lab> {
     lab.task().env("MINE", "a-variable-of-the-caller").args([

@@ -231,7 +231,7 @@ impl TaskSecrets {
                 }
                 continue;
             }
-            let (Ok(value), Some(directory)) = (one.secret.source.read(), directory) else { continue };
+            let (Ok(value), Some(directory)) = (one.secret.source.at_hand(), directory) else { continue };
             one.version = version;
             if value == one.value || !self.redactor.add(&one.secret.name, &value) {
                 continue; // never pass on a value that cannot be hidden

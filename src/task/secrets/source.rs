@@ -4,8 +4,10 @@ use super::login::LoginFile;
 use super::oauth;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{self, Pinned};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use std::ffi::OsString;
 use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -60,8 +62,12 @@ impl Source {
     /// An OAuth file gets its pinned folder.
     pub(crate) fn pinned(&self, pinned: &Pinned) -> Source {
         match self {
-            Source::File(path) => Source::File(pinned.path(path)),
-            Source::Login(login) => Source::Login(LoginFile { path: pinned.path(&login.path), ..login.clone() }),
+            Source::File(path) if pinned.has(path) => Source::File(pinned.path(path)),
+            Source::File(path) => Source::File(resolve_links(path)),
+            Source::Login(login) => {
+                let path = if pinned.has(&login.path) { pinned.path(&login.path) } else { resolve_folder(&login.path) };
+                Source::Login(LoginFile { path, ..login.clone() })
+            }
             Source::OAuth(path) => Source::OAuth(match (path.parent(), path.file_name()) {
                 (Some(folder), Some(name)) if pinned.has(folder) => pinned.path(folder).join(name),
                 // The file itself is read and replaced: no link is followed later.
@@ -84,7 +90,7 @@ impl Source {
 
     /// Strips the line break at the end.
     pub(crate) fn read(&self) -> Result<Vec<u8>> {
-        let mut value = match self {
+        trimmed(match self {
             Source::Environment(name) => std::env::var_os(name)
                 .map(std::ffi::OsString::into_vec)
                 .ok_or_else(|| {
@@ -98,22 +104,20 @@ impl Source {
             Source::OAuth(path) => oauth::access_token(path)?,
             Source::Login(login) => login.read()?,
             Source::Made(value) => value.clone().into_bytes(),
-        };
-        let end = value.len() - usize::from(value.ends_with(b"\n"));
-        let end = end - usize::from(value[..end].ends_with(b"\r"));
-        if end == 0 {
-            return Err(Error::new(Kind::Secret, "the value is empty").hint("see that its source has one"));
-        }
-        value.truncate(end);
-        Ok(value)
+        })
     }
 
-    /// The current value without contacting a server; an error for an expired token.
+    /// The current value without waiting for a server or for another process; an error for an expired token.
     pub(super) fn at_hand(&self) -> Result<Vec<u8>> {
         match self {
             Source::OAuth(path) => {
                 oauth::current(path, 0).ok_or_else(|| Error::new(Kind::Secret, "the token is at its end"))
             }
+            // The descriptor that was checked.
+            Source::File(path) => match find_file(path) {
+                Some(file) => read_file(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd()))).and_then(trimmed),
+                None => Err(Error::new(Kind::Secret, "it is not a regular file any more")),
+            },
             _ => self.read(),
         }
     }
@@ -122,7 +126,7 @@ impl Source {
         matches!(self, Source::OAuth(path) if oauth::is_due(path))
     }
 
-    /// `None` if it is not a file.
+    /// `None` if it is not a regular file: a read of a FIFO could wait for ever.
     pub(super) fn version(&self) -> Option<Version> {
         match self {
             Source::File(path) | Source::OAuth(path) => version(path),
@@ -145,8 +149,50 @@ fn read_file(path: &Path) -> Result<Vec<u8>> {
 }
 
 fn version(path: &Path) -> Option<Version> {
-    let status = std::fs::metadata(path).ok()?;
+    let status = std::fs::File::from(find_file(path)?).metadata().ok()?;
     Some((status.dev(), status.ino(), status.mtime(), status.mtime_nsec(), status.size()))
+}
+
+fn resolve_folder(path: &Path) -> PathBuf {
+    let folder = path.parent().and_then(|folder| std::fs::canonicalize(folder).ok());
+    folder.zip(path.file_name()).map_or_else(|| path.to_owned(), |(folder, name)| folder.join(name))
+}
+
+/// Links count as they are at the start. Only a name that leads to a file of its folder may change its links.
+fn resolve_links(path: &Path) -> PathBuf {
+    let named = resolve_folder(path);
+    match std::fs::canonicalize(path) {
+        Ok(real) if named.parent().is_some_and(|folder| real.starts_with(folder)) => named,
+        Ok(real) => real,
+        Err(_) => path.to_owned(), // such as /dev/fd/N of a pipe
+    }
+}
+
+/// A regular file, opened by O_PATH, which a FIFO's writer does not notice. Follows no link above the file, and none out
+/// of its folder: a task with a writable mount there could lead it to a file of the host. A link in the folder is
+/// usual: Kubernetes replaces a secret by one.
+fn find_file(path: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let file = if path.starts_with("/proc/self/fd") {
+        openat(CWD, path, flags, Mode::empty()).ok()? // pinned
+    } else {
+        let strict = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let folder = openat2(CWD, path.parent()?, flags | OFlags::DIRECTORY, Mode::empty(), strict).ok()?;
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        openat2(folder, path.file_name()?, flags, Mode::empty(), within).ok()?
+    };
+    let is_regular = FileType::from_raw_mode(fstat(&file).ok()?.st_mode) == FileType::RegularFile;
+    is_regular.then_some(file)
+}
+
+fn trimmed(mut value: Vec<u8>) -> Result<Vec<u8>> {
+    let end = value.len() - usize::from(value.ends_with(b"\n"));
+    let end = end - usize::from(value[..end].ends_with(b"\r"));
+    if end == 0 {
+        return Err(Error::new(Kind::Secret, "the value is empty").hint("see that its source has one"));
+    }
+    value.truncate(end);
+    Ok(value)
 }
 
 /// The output is the value; errors go to standard error.
@@ -191,6 +237,50 @@ mod tests {
             assert_eq!(Source::File(path.clone()).read().unwrap(), value.as_bytes());
         }
         assert_eq!(Source::Command("printf 'x y\\n'".into()).read().unwrap(), b"x y");
+    }
+
+    #[test]
+    fn a_file_is_followed_by_its_name_and_by_no_link_that_leads_out_of_its_folder() {
+        use std::os::unix::fs::symlink;
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let follow = |path: PathBuf| Source::File(path).pinned(&Pinned::default());
+        std::fs::create_dir_all(at("volume/..1")).unwrap();
+        std::fs::create_dir_all(at("volume/..2")).unwrap();
+        std::fs::write(at("victim"), "of the host").unwrap();
+        std::fs::write(at("volume/..1/token"), "one").unwrap();
+        std::fs::write(at("volume/..2/token"), "two").unwrap();
+        // As Kubernetes mounts a secret, and replaces it.
+        symlink("..1", at("volume/..data")).unwrap();
+        symlink("..data/token", at("volume/token")).unwrap();
+        symlink("volume", at("link")).unwrap();
+        let source = follow(at("link/token"));
+        let before = source.version();
+        let login = LoginFile { path: at("link/token"), token: String::new(), expires: None, program: String::new() };
+        assert_eq!(Source::Login(login).pinned(&Pinned::default()).version(), before);
+        assert_eq!((source.at_hand().unwrap(), before.is_some()), (b"one".to_vec(), true));
+        symlink("..2", at("volume/..new")).unwrap();
+        std::fs::rename(at("volume/..new"), at("volume/..data")).unwrap();
+        assert_eq!(source.at_hand().unwrap(), b"two");
+        assert!(source.version().is_some() && source.version() != before);
+        let check = |target: &str| {
+            std::fs::remove_file(at("volume/token")).unwrap();
+            symlink(target, at("volume/token")).unwrap();
+            assert!(source.version().is_none() && source.at_hand().is_err(), "{target}");
+        };
+        check("../victim");
+        check(at("victim").to_str().unwrap());
+        // A folder that became a link.
+        std::fs::rename(at("volume"), at("moved")).unwrap();
+        symlink(directory.path(), at("volume")).unwrap();
+        std::fs::write(at("token"), "of the host").unwrap();
+        assert!(source.version().is_none() && source.at_hand().is_err());
+        // A link out of its folder at the start names the file that it leads to.
+        symlink("../victim", at("moved/out")).unwrap();
+        let source = follow(at("moved/out"));
+        std::fs::write(at("new"), "the next").unwrap();
+        std::fs::rename(at("new"), at("victim")).unwrap();
+        assert_eq!(source.at_hand().unwrap(), b"the next");
     }
 
     #[test]
