@@ -112,7 +112,8 @@ impl<'run> Log<'run> {
                 let health =
                     Health { reason: health.reason.as_deref().map(text), output: text(&health.output), ..health };
                 if let Some(path) = &self.health {
-                    json::write(path, &health)?;
+                    // The next check writes it again. The task goes on while the store's disk is full.
+                    let _ = json::write(path, &health);
                 }
                 self.writer.bounded("health", json!(health))
             }
@@ -239,5 +240,6 @@ pub(crate) fn write_end(writer: Option<Writer>, directory: &Path, receipt: &Rece
             "usage": receipt.usage,
             "error": receipt.error.as_ref().map(|error| &error.message),
         }),
-    )
+    )?;
+    writer.write_kept()
 }

@@ -56,6 +56,8 @@ pub(crate) struct Writer {
     events_length: u64,
     next: u64,
     left_out: u64,
+    /// Lines that could not be written: the next write begins with them.
+    kept: Vec<u8>,
     merged: Option<Merged>,
 }
 
@@ -96,6 +98,7 @@ impl Writer {
             events,
             next,
             left_out: 0,
+            kept: Vec::new(),
             merged: None,
         })
     }
@@ -103,6 +106,8 @@ impl Writer {
     pub(crate) fn output(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
         self.streams.follow(stream, self.log_length)?;
         self.log.write_all(bytes).map_err(|cause| {
+            // A part of the bytes would have no event.
+            let _ = self.log.set_len(self.log_length);
             Error::os(Kind::Disk, cause).doing("write the log").hint("make room on the disk of the store")
         })?;
         let (offset, length) = (self.log_length, bytes.len() as u64);
@@ -131,18 +136,48 @@ impl Writer {
         self.bounded("output", json!({ "stream": stream, "offset": offset, "length": length }))
     }
 
-    /// The event counts for [`MOST`].
+    /// The event counts for [`MOST`]. One that cannot be written is left out: the disk may have room again soon.
     pub(crate) fn bounded(&mut self, event: &str, data: Value) -> Result<()> {
-        if self.events_length < MOST {
-            return self.put(event, data);
+        self.flush()?;
+        if self.events_length < MOST && self.write_kept().is_ok() {
+            let line = self.line(event, data)?;
+            if self.append(&line).is_ok() {
+                self.next += 1;
+                return Ok(());
+            }
         }
         self.left_out += 1;
         Ok(())
     }
 
-    /// Writes merged output first.
+    /// Writes merged output first. Keeps an event that cannot be written for the next call.
     pub(crate) fn put(&mut self, event: &str, data: Value) -> Result<()> {
         self.flush()?;
+        let line = self.line(event, data)?;
+        self.next += 1;
+        self.kept.extend(line);
+        // The next call, or `finish`, writes it.
+        let _ = self.write_kept();
+        Ok(())
+    }
+
+    pub(crate) fn write_kept(&mut self) -> Result<()> {
+        let kept = std::mem::take(&mut self.kept);
+        self.append(&kept).inspect_err(|_| self.kept = kept)
+    }
+
+    /// One write a line: a reader sees whole lines, and a crash tears only the last.
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.events.write_all(bytes).map_err(|cause| {
+            // A torn line would spoil the next one. A reader skips it if this fails too.
+            let _ = self.events.set_len(self.events_length);
+            files::failed(cause, "write an event".to_owned()).hint("make room on the disk of the store")
+        })?;
+        self.events_length += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn line(&self, event: &str, data: Value) -> Result<Vec<u8>> {
         let data = match data {
             Value::Object(map) => map,
             other => Map::from_iter([("data".to_owned(), other)]),
@@ -151,11 +186,7 @@ impl Writer {
             Event { v: VERSION, seq: self.next, time: now(), task: self.id.clone(), event: event.to_owned(), data };
         let mut bytes = serde_json::to_vec(&line).map_err(|cause| Error::new(Kind::Record, cause.to_string()))?;
         bytes.push(b'\n');
-        // One write a line: a reader sees whole lines, and a crash tears only the last.
-        self.events.write_all(&bytes).map_err(|cause| files::failed(cause, "write an event".to_owned()))?;
-        self.events_length += bytes.len() as u64;
-        self.next += 1;
-        Ok(())
+        Ok(bytes)
     }
 
     pub(crate) fn finish(&mut self) -> Result<()> {
@@ -170,7 +201,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         // The log has the output even if this fails.
-        let _ = self.flush();
+        let _ = self.flush().and_then(|()| self.write_kept());
     }
 }
 
@@ -293,6 +324,44 @@ mod tests {
         assert_eq!(lines.objects(long.as_bytes()), [json!({"b": 1})]);
     }
 
+    fn events_of(directory: &Path) -> Vec<Event> {
+        let text = std::fs::read_to_string(directory.join(EVENTS)).unwrap();
+        assert!(text.is_empty() || text.ends_with('\n'), "a torn line: {text}");
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_disk_that_is_full_for_a_moment_leaves_whole_lines_and_counts_the_missing_ones() {
+        use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+        use rustix::mount::{fsconfig_create, fsconfig_set_string, fsmount, fsopen};
+        use std::os::fd::AsRawFd;
+        let Ok(options) = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC) else { return }; // it needs root
+        fsconfig_set_string(&options, "size", "64k").unwrap();
+        fsconfig_create(&options).unwrap();
+        let mount = fsmount(&options, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).unwrap();
+        let directory = std::path::PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
+        let mut writer = Writer::create(&directory, "t").unwrap();
+        writer.put("state", json!({ "state": "running" })).unwrap();
+        let ballast = directory.join("ballast");
+        assert!(std::fs::write(&ballast, vec![0; 128 << 10]).is_err());
+        for number in 0..100 {
+            writer.bounded("usage", json!({ "number": number, "words": "x".repeat(100) })).unwrap();
+        }
+        writer.put("limit", json!({ "longer than a page": "x".repeat(5000) })).unwrap();
+        let before = events_of(&directory);
+        assert!(before.len() > 1 && before.len() < 100, "{}", before.len());
+        std::fs::remove_file(&ballast).unwrap();
+        writer.bounded("usage", json!({})).unwrap();
+        writer.finish().unwrap();
+        writer.put("ended", json!({})).unwrap();
+        writer.write_kept().unwrap();
+        let events = events_of(&directory);
+        assert!(events.iter().enumerate().all(|(index, event)| event.seq == index as u64));
+        let kinds: Vec<_> = events[before.len()..].iter().map(|event| event.event.as_str()).collect();
+        assert_eq!(kinds, ["limit", "usage", "left_out", "ended"]);
+        assert_eq!(events[before.len() + 2].data["count"], 100 - (before.len() - 1));
+    }
+
     #[test]
     fn events_are_numbered_without_a_gap_and_output_is_in_its_order() {
         let directory = tempfile::tempdir().unwrap();
@@ -303,8 +372,7 @@ mod tests {
         }
         writer.output(Stream::Error, b"oh").unwrap();
         writer.put("ended", json!({})).unwrap();
-        let text = std::fs::read_to_string(directory.path().join(EVENTS)).unwrap();
-        let events: Vec<Event> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let events = events_of(directory.path());
         assert!(events.iter().enumerate().all(|(index, event)| event.seq == index as u64 && event.v == VERSION));
         let kinds: Vec<_> = events.iter().map(|event| event.event.as_str()).collect();
         assert!(
