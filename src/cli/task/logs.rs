@@ -178,7 +178,8 @@ Examples:
   brig task events --since 120 k3f
 
 Each line has `v` (1), `seq`, `time`, `task` and `event`: state, output (with its `text`), limit, usage, egress, progress,
-exec, left_out or ended.")]
+exec, left_out or ended.
+An output event has `missing`, in bytes, if a power cut has shortened the log.")]
 pub(super) struct EventsArguments {
     /// The task's name, its id or the beginning of that, or @ for the newest task
     id: String,

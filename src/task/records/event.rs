@@ -15,8 +15,8 @@ use crate::task::store::{EVENTS, LOG, Store};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -260,6 +260,7 @@ impl Reader {
         self.follower.wait()
     }
 
+    /// A power cut can shorten the log.
     fn put_text_in(&self, event: &mut Event) -> Result<()> {
         if event.event != "output" {
             return Ok(());
@@ -267,10 +268,14 @@ impl Reader {
         let number = |key: &str| event.data.get(key).and_then(Value::as_u64);
         let (Some(offset), Some(length)) = (number("offset"), number("length")) else { return Ok(()) };
         let step = || format!("read `{}`", self.log.display());
-        let mut bytes = vec![0; usize::try_from(length.min(LONGEST_TEXT)).unwrap_or(0)];
-        let log = File::open(&self.log).failing(Kind::Store, step)?;
-        log.read_exact_at(&mut bytes, offset).failing(Kind::Store, step)?;
+        let (mut bytes, wanted) = (Vec::new(), length.min(LONGEST_TEXT));
+        let mut log = File::open(&self.log).failing(Kind::Store, step)?;
+        log.seek(SeekFrom::Start(offset)).failing(Kind::Store, step)?;
+        let count = log.take(wanted).read_to_end(&mut bytes).failing(Kind::Store, step)? as u64;
         event.data.insert("text".to_owned(), String::from_utf8_lossy(&bytes).into_owned().into());
+        if count < wanted {
+            event.data.insert("missing".to_owned(), (wanted - count).into());
+        }
         Ok(())
     }
 }
@@ -360,6 +365,27 @@ mod tests {
         let kinds: Vec<_> = events[before.len()..].iter().map(|event| event.event.as_str()).collect();
         assert_eq!(kinds, ["limit", "usage", "left_out", "ended"]);
         assert_eq!(events[before.len() + 2].data["count"], 100 - (before.len() - 1));
+    }
+
+    #[test]
+    fn output_that_the_log_lacks_is_missing_in_its_event() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().to_owned());
+        let folder = store.task("t");
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut writer = Writer::create(&folder, "t").unwrap();
+        writer.output(Stream::Output, b"kept and lost").unwrap();
+        writer.put("state", json!({})).unwrap();
+        writer.output(Stream::Output, b"all lost").unwrap();
+        drop(writer);
+        let log = OpenOptions::new().write(true).open(folder.join(LOG)).unwrap();
+        log.set_len(4).unwrap();
+        let follower = Follower::new(&store, "t", EVENTS, From::Start).unwrap();
+        let mut reader = Reader { follower, pending: Vec::new(), log: folder.join(LOG) };
+        let events = reader.available().unwrap().unwrap();
+        let text = |index: usize| (events[index].0.data["text"].clone(), events[index].0.data["missing"].clone());
+        assert_eq!(text(0), (json!("kept"), json!(9)));
+        assert_eq!(text(2), (json!(""), json!(8)));
     }
 
     #[test]
