@@ -114,8 +114,10 @@ fn forward(
             if ended.is_none() && store.status(id)? != Status::Running {
                 ended = Some(Instant::now());
             }
-            let behind =
-                std::fs::metadata(store.task(id).join(EVENTS)).map_or(0, |status| status.len()) - delivered.bytes;
+            let Ok(events) = std::fs::metadata(store.task(id).join(EVENTS)) else {
+                return Ok(()); // the task was removed
+            };
+            let behind = events.len().saturating_sub(delivered.bytes);
             if behind > MOST_BEHIND + batch.len() as u64 {
                 delivered.passed_over += bytes;
                 batch = passed_over(id, last, delivered.passed_over);
