@@ -85,13 +85,18 @@ fn check_secrets(store: &Store, id: &str, arguments: &ExportArguments) -> Result
 /// Refuses to let commits out of a task with a secret in a changed file.
 fn refuse_secrets(store: &Store, id: &str, doing: &str, verb: &str) -> Result<()> {
     let changes = store.receipt(id)?.and_then(|receipt| receipt.changes);
-    refuse(&changes.map(|changes| changes.secrets).unwrap_or_default(), id, (doing, verb))
+    let lists = changes.map(|changes| [changes.secrets, changes.unsearched]).unwrap_or_default();
+    refuse(&lists, id, (doing, verb))
 }
 
-fn refuse(all: &[String], id: &str, (doing, verb): (&str, &str)) -> Result<()> {
+fn refuse([found, unsearched]: &[Vec<String>; 2], id: &str, (doing, verb): (&str, &str)) -> Result<()> {
+    let (words, all) = match found.is_empty() {
+        false => ("a secret is in the changed file", found),
+        true => ("there was no time to look for secrets in the changed file", unsearched),
+    };
     let Some(first) = all.first() else { return Ok(()) };
     let more = if all.len() > 1 { format!(" and {} more", all.len() - 1) } else { String::new() };
-    Err(Error::new(Kind::Secret, format!("a secret is in the changed file `{}`{more}", first.escape_debug()))
+    Err(Error::new(Kind::Secret, format!("{words} `{}`{more}", first.escape_debug()))
         .doing(format!("{doing} the task `{id}`"))
         .hint(format!("look at them: `brig task diff ID`; {verb} them all the same with --with-secrets")))
 }

@@ -194,6 +194,8 @@ pub(in crate::cli) fn tell(receipt: &Receipt) {
         behind.map(|what| format!("the push does not carry {what}: push that too, or the branch leads nowhere there"));
     let secrets = receipt.changes.iter().flat_map(|changes| &changes.secrets).take(MOST_TOLD);
     let secrets = secrets.map(|path| format!("a secret is in the changed file {path}, and in its patch"));
+    let unsearched = receipt.changes.iter().flat_map(|changes| &changes.unsearched).take(MOST_TOLD);
+    let unsearched = unsearched.map(|path| format!("not searched for secrets: the changed file {path}"));
     // What ended well did without it.
     let refused = receipt.egress.iter().filter(|_| receipt.outcome != Outcome::Succeeded);
     let refused = refused.flat_map(|ledger| ledger.rows.iter().filter(|line| !line.allowed)).take(MOST_TOLD);
@@ -206,6 +208,7 @@ pub(in crate::cli) fn tell(receipt: &Receipt) {
         .chain(refused)
         .chain(not_taken(receipt))
         .chain(secrets)
+        .chain(unsearched)
         .chain(not_pushed)
         .chain(pushed)
         .chain(behind)

@@ -109,6 +109,7 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
         row("changes", words);
         changes.not_taken.iter().for_each(|each| row("not taken", format!("{}: {}", each.path, each.why)));
         changes.secrets.iter().for_each(|path| row("holds a secret", path.clone()));
+        changes.unsearched.iter().for_each(|path| row("not searched for secrets", path.clone()));
         changes.runnable.iter().for_each(|each| row("could run later", format!("{}: {}", each.path, each.why)));
     }
     for (name, ledger) in [("network", &receipt.egress), ("git's network", &receipt.couriers)] {

@@ -116,20 +116,21 @@ pub fn changed_paths(store: &Store, id: &str, include_git: bool, selection: &Sel
     Ok(changes.entries.iter().filter(|entry| include_git || !entry.path.is_in_git()).map(row).collect())
 }
 
-/// Selected files with a secret's value, as in the receipt.
-pub fn secrets_in(store: &Store, id: &str, selection: &Selection) -> Result<Vec<String>> {
+/// Selected files with a secret's value, and those that were not searched, as in the receipt.
+pub fn secrets_in(store: &Store, id: &str, selection: &Selection) -> Result<[Vec<String>; 2]> {
     let (mut changes, found) = load(store, id)?;
-    let Some((_, handback)) = found else { return Ok(Vec::new()) };
+    let Some((_, handback)) = found else { return Ok(Default::default()) };
+    let lists = [handback.secrets, handback.unsearched];
     // A cut list lacks files of any place.
-    if handback.secrets.len() >= LISTED {
-        return Ok(handback.secrets);
+    if lists.iter().any(|list| list.len() >= LISTED) {
+        return Ok(lists);
     }
     let all: Vec<_> = changes.entries.iter().map(|entry| entry.path.to_string()).collect();
     selection.apply(&mut changes)?;
     let selected: Vec<_> = changes.entries.iter().map(|entry| entry.path.to_string()).collect();
     // A redacted name is not in the record.
     let counts = |path: &String| selected.contains(path) || !all.contains(path);
-    Ok(handback.secrets.into_iter().filter(counts).collect())
+    Ok(lists.map(|list| list.into_iter().filter(counts).collect()))
 }
 
 /// Options of applying.

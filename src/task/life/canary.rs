@@ -8,11 +8,14 @@ use crate::files;
 use crate::sandbox::Ledger;
 use crate::task::output::changes::store::Store as Copies;
 use crate::task::output::changes::{Changes, Node};
+use crate::task::output::handback::Until;
 use crate::task::redact::Redactor;
 use crate::task::secrets::{Exposure, Secret, Source};
 use std::collections::HashSet;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Instant;
 
 pub(crate) const NAME: &str = "CANARY";
 
@@ -31,11 +34,12 @@ pub(crate) fn secrets() -> Result<Vec<Secret>> {
 pub(crate) struct Watch {
     redactor: Redactor,
     places: Vec<String>,
+    unsearched: usize,
 }
 
 impl Watch {
     pub(crate) fn new(redactor: Redactor) -> Watch {
-        Watch { redactor, places: Vec::new() }
+        Watch { redactor, places: Vec::new(), unsearched: 0 }
     }
 
     /// Notes the place if the canary has appeared since the last call.
@@ -45,8 +49,8 @@ impl Watch {
         }
     }
 
-    /// Searches copies of changed files, their names and links.
-    pub(crate) fn changes(&mut self, directory: &Path) -> Result<()> {
+    /// Searches copies of changed files until `end`, and all their names and links.
+    pub(crate) fn changes(&mut self, directory: &Path, end: Instant) -> Result<()> {
         let changes = Changes::load(&directory.join("changes.json"))?;
         let copies = Copies::open(directory)?;
         let mut read = HashSet::new();
@@ -59,7 +63,10 @@ impl Watch {
                     let status = file.metadata().map_err(failed)?;
                     // The names of a hard link are one file.
                     if read.insert((status.dev(), status.ino())) {
-                        self.redactor.finds_value(file).map_err(failed)?;
+                        match self.redactor.finds_value(Until(file, end)) {
+                            Err(cause) if cause.kind() == ErrorKind::TimedOut => self.unsearched += 1,
+                            other => drop(other.map_err(failed)?),
+                        }
                     }
                 }
                 Some(Node::Symlink { target }) => drop(self.redactor.bytes(&target.0)),
@@ -82,7 +89,10 @@ impl Watch {
 
     pub(crate) fn verdict(self) -> Option<Error> {
         if self.places.is_empty() {
-            return None;
+            let words =
+                format!("{} changed files were not searched for the canary: the time was over", self.unsearched);
+            let error = Error::new(Kind::Policy, words).hint("run it again, and let the command write less");
+            return (self.unsearched > 0).then_some(error);
         }
         const MOST: usize = 5;
         let mut places = self.places[..self.places.len().min(MOST)].join(", ");

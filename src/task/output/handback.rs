@@ -12,10 +12,11 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 /// The changes of a workspace in the receipt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +51,9 @@ pub struct ChangeSet {
     /// The first changed files with a secret's value, which copies and patches contain too.
     #[serde(default)]
     pub secrets: Vec<String>,
+    /// The first changed files that were not searched for secrets: the time was over.
+    #[serde(default)]
+    pub unsearched: Vec<String>,
     /// Whether the user may have written or removed a changed file while the agent ran.
     #[serde(skip)]
     pub(crate) lacks_bases: bool,
@@ -187,6 +191,7 @@ fn summary(changes: &Changes, path: Option<PathBuf>, base: Option<PathBuf>) -> C
             |each| &each.path,
         ),
         secrets: Vec::new(),
+        unsearched: Vec::new(),
         lacks_bases: changes.entries.iter().any(changes::lacks_base),
     }
 }
@@ -229,14 +234,28 @@ pub(crate) fn worktree_of(folder: &Path) -> Option<changes::Worktree> {
     Some(changes::Worktree { own: open_tree(&own).ok()?, repository: open_tree(&repository).ok()? })
 }
 
-/// Changed files with a value of this redactor, with redacted names.
-pub(crate) fn with_secrets(directory: &Path, redactor: &Redactor) -> Result<Vec<String>> {
+/// A reader for a search until this moment. Then its reads fail with [`ErrorKind::TimedOut`].
+pub(crate) struct Until<In>(pub(crate) In, pub(crate) Instant);
+
+impl<In: Read> Read for Until<In> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if Instant::now() < self.1 { self.0.read(buffer) } else { Err(ErrorKind::TimedOut.into()) }
+    }
+}
+
+/// Changed files with a value of this redactor, and those that were not searched until `end`, with redacted names.
+pub(crate) fn with_secrets(directory: &Path, redactor: &Redactor, end: Instant) -> Result<[Vec<String>; 2]> {
     let changes = Changes::load(&directory.join("changes.json"))?;
     let copies = changes::store::Store::open(directory)?;
-    let (mut found, mut known) = (Vec::new(), HashMap::new());
+    let (mut found, mut unsearched, mut known) = (Vec::new(), Vec::new(), HashMap::new());
     for entry in changes.entries.iter().filter(|entry| matches!(entry.now, Some(changes::Node::File { .. }))) {
-        if found.len() == LISTED {
+        if found.len() == LISTED || unsearched.len() == LISTED {
             break;
+        }
+        let name = || redactor.text(&entry.path.to_string());
+        if Instant::now() >= end {
+            unsearched.push(name());
+            continue;
         }
         let failed = |cause| files::failed(cause, format!("look through `{}`", entry.path));
         let file = copies.file(&entry.path).map_err(|errno| failed(errno.into()))?;
@@ -244,13 +263,19 @@ pub(crate) fn with_secrets(directory: &Path, redactor: &Redactor) -> Result<Vec<
         // The names of a hard link are one file: read it once.
         let has_value = match known.entry((status.dev(), status.ino())) {
             Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(new) => *new.insert(redactor.has_value(file).map_err(failed)?),
+            Entry::Vacant(new) => match redactor.has_value(Until(file, end)) {
+                Err(cause) if cause.kind() == ErrorKind::TimedOut => {
+                    unsearched.push(name());
+                    continue;
+                }
+                other => *new.insert(other.map_err(failed)?),
+            },
         };
         if has_value {
-            found.push(redactor.text(&entry.path.to_string()));
+            found.push(name());
         }
     }
-    Ok(listed(found.into_iter(), |path| path))
+    Ok([found, unsearched].map(|all| listed(all.into_iter(), |path| path)))
 }
 
 pub(crate) fn forget(changes: &Path) -> Result<()> {
@@ -271,6 +296,26 @@ mod tests {
         check(10, 100, 100);
         check(10, 1000, LISTED);
         check(16 << 10, 100, 31); // 32 KiB as JSON, and the quotes
+    }
+
+    #[test]
+    fn files_are_searched_until_the_time_is_over_and_then_listed() {
+        use std::time::Duration;
+        let directory = tempfile::tempdir().unwrap();
+        let (upper, into) = (directory.path().join("upper"), directory.path().join("into"));
+        std::fs::create_dir(&upper).unwrap();
+        std::fs::write(upper.join("dump"), "the value of-a-secret").unwrap();
+        std::fs::write(upper.join("other"), "nothing").unwrap();
+        let upper = (open_tree(&upper).unwrap(), Form::Plain);
+        let limits = changes::Limits::default();
+        collect(Some(&upper), None, (&into, "result.json", None), SystemTime::now(), &limits).unwrap();
+        let redactor = Redactor::new();
+        assert!(redactor.add("TOKEN", b"of-a-secret"));
+        let now = Instant::now();
+        let search = |end| with_secrets(&into, &redactor, end).unwrap();
+        assert_eq!(search(now + Duration::from_secs(60)), [vec!["dump".to_owned()], vec![]]);
+        assert_eq!(search(now), [vec![], vec!["dump".to_owned(), "other".to_owned()]]);
+        assert!(redactor.has_value(Until(std::io::repeat(b'x'), now + Duration::from_millis(50))).is_err());
     }
 
     #[test]

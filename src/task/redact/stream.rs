@@ -226,7 +226,7 @@ impl Redactor {
 
     /// Whether unredacted data contains a value, which counts as seen.
     pub(crate) fn finds_value(&self, read: impl std::io::Read) -> std::io::Result<bool> {
-        let found = self.values_in(read)?;
+        let found = self.values_in(read, false)?;
         let is_there = !found.is_empty();
         self.seen.borrow_mut().extend(found);
         Ok(is_there)
@@ -234,11 +234,11 @@ impl Redactor {
 
     /// Like [`Redactor::finds_value`], but does not count as seen.
     pub(crate) fn has_value(&self, read: impl std::io::Read) -> std::io::Result<bool> {
-        self.values_in(read).map(|found| !found.is_empty())
+        self.values_in(read, true).map(|found| !found.is_empty())
     }
 
     /// Shapes are not searched.
-    fn values_in(&self, mut read: impl std::io::Read) -> std::io::Result<BTreeSet<usize>> {
+    fn values_in(&self, mut read: impl std::io::Read, stops_at_first: bool) -> std::io::Result<BTreeSet<usize>> {
         let patterns = self.patterns.borrow();
         let (mut stream, mut out) = (Stream::default(), Vec::new());
         let mut buffer = vec![0; 256 << 10];
@@ -253,7 +253,7 @@ impl Redactor {
                 _ => stream.push(&patterns, &buffer[..count], &mut out),
             }
             out.clear();
-            if count == 0 {
+            if count == 0 || stops_at_first && !stream.seen.is_empty() {
                 return Ok(stream.seen.into_iter().collect());
             }
         }

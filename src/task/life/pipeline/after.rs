@@ -52,6 +52,7 @@ impl Attempt<'_> {
             changes.modified = handback::count(&record, Change::Modified);
             changes.runnable.retain(|each| !untouched.contains(&each.path));
             changes.secrets.retain(|path| !untouched.contains(path));
+            changes.unsearched.retain(|path| !untouched.contains(path));
         }
         Ok(())
     }

@@ -115,21 +115,32 @@ impl<'run> Collector<'run> {
         let mask = handback::mask(scratch);
         let hidden = patterns.as_ref().map(|patterns| HiddenNames { patterns, mask: mask.as_ref().map(AsFd::as_fd) });
         let names = (into.as_path(), result, hidden);
+        let end = Instant::now() + self.limits.time;
         let mut changes = handback::collect(upper, tree.as_deref(), names, self.started, &self.limits)?;
         changes.base = changes.base.and(self.base.clone());
-        if let (Some(canary), Some(path)) = (&mut self.canary, &changes.path) {
-            canary.changes(path)?;
-        }
-        if !definition.changes {
-            return handback::forget(&into);
-        }
-        if let (Some(path), true) = (&changes.path, self.has_secrets) {
-            changes.secrets = handback::with_secrets(path, &self.redactor)?;
-        }
+        let path = changes.path.clone();
         changes.not_taken.iter_mut().for_each(|each| each.path = self.redactor.text(&each.path));
         changes.first_ignored.iter_mut().for_each(|path| *path = self.redactor.text(path));
-        course.changes = Some(changes);
-        Ok(())
+        if definition.changes {
+            // If the supervisor is killed in a search, all is collected and nothing was searched.
+            if let (Some(path), true) = (&path, self.has_secrets) {
+                [changes.secrets, changes.unsearched] = handback::with_secrets(path, &self.redactor, Instant::now())?;
+            }
+            course.changes = Some(changes);
+            course.redact(&self.redactor);
+            course.save(&self.directory)?;
+        }
+        if let (Some(canary), Some(path)) = (&mut self.canary, &path) {
+            canary.changes(path, end)?;
+        }
+        match (&mut course.changes, &path) {
+            (Some(changes), Some(path)) if self.has_secrets => {
+                [changes.secrets, changes.unsearched] = handback::with_secrets(path, &self.redactor, end)?;
+                Ok(())
+            }
+            (Some(_), _) => Ok(()),
+            (None, _) => handback::forget(&into),
+        }
     }
 
     fn look_for_canary(&mut self, place: &str) {
