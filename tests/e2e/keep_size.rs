@@ -151,7 +151,7 @@ fn a_disk_that_was_in_use_at_a_power_cut_is_repaired_before_it_is_used_again() {
     assert_eq!(run.ended_as("succeeded", 0).stderr, "work\n");
     let holder = lab.ids().pop().unwrap();
     assert_eq!(checked(&lab.store().join("tasks").join(&holder).join("workspace.img")), Some(0));
-    // The copy of a running sandbox is whole, and says so: a fork must not write into it.
+    // The copy of a running sandbox is whole and marked so: a fork must not write into it.
     let state = std::fs::read(lab.store().join("tasks").join(&id).join("checkpoints/before.img")).unwrap();
     assert_eq!(state[0x43a..0x43c], [1, 0], "`s_state`");
     lab.assert_clean();

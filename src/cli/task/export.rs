@@ -92,7 +92,7 @@ fn refuse_secrets(store: &Store, id: &str, doing: &str, verb: &str) -> Result<()
 fn refuse([found, unsearched]: &[Vec<String>; 2], id: &str, (doing, verb): (&str, &str)) -> Result<()> {
     let (words, all) = match found.is_empty() {
         false => ("a secret is in the changed file", found),
-        true => ("there was no time to look for secrets in the changed file", unsearched),
+        true => ("the time was too short to search for secrets in the changed file", unsearched),
     };
     let Some(first) = all.first() else { return Ok(()) };
     let more = if all.len() > 1 { format!(" and {} more", all.len() - 1) } else { String::new() };

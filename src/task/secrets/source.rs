@@ -169,8 +169,8 @@ fn resolve_links(path: &Path) -> PathBuf {
 }
 
 /// A regular file, opened by O_PATH, which a FIFO's writer does not notice. Follows no link above the file, and none out
-/// of its folder: a task with a writable mount there could lead it to a file of the host. A link in the folder is
-/// usual: Kubernetes replaces a secret by one.
+/// of its folder. A task with a writable mount there could lead such a link to a file of the host. Kubernetes replaces a
+/// secret by a link inside the folder.
 fn find_file(path: &Path) -> Option<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let file = if path.starts_with("/proc/self/fd") {
