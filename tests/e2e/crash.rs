@@ -194,7 +194,7 @@ fn a_receipt_that_is_torn_is_told_anew() {
     let told: serde_json::Value = serde_json::from_str(&shown.succeeded().stdout).unwrap();
     assert_eq!(told["outcome"], "lost");
     assert_eq!(std::fs::read(receipt.with_extension("bad")).unwrap(), b"");
-    // Also without its lock's name: an empty one is told anew, and a task with another torn one can be removed.
+    // Also without its lock's name. A task with another torn receipt can be removed.
     std::fs::write(&receipt, "").unwrap();
     assert!(lab.brig(["task", "show", &id]).succeeded().stdout.contains("lost"));
     std::fs::write(&receipt, "{").unwrap();

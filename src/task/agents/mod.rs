@@ -70,8 +70,8 @@ pub struct AgentFacts {
 }
 
 impl Agent {
-    /// What a preset, a project's file and flags change: egress for an agent's provider, and a person's time for a
-    /// session at a terminal, unless the machine limits it.
+    /// The defaults of an agent: egress for its provider, and a person's time for a session at a terminal. Preset,
+    /// project's file and flags change them. A hosted machine has its own times.
     pub fn definition(is_session: bool) -> Result<Definition> {
         let mut definition = Definition::new(Vec::new());
         definition.sandbox.network.mode = NetworkMode::Egress;
