@@ -435,6 +435,21 @@ mod tests {
     }
 
     #[test]
+    fn digest_of_an_image_names_no_other_image() {
+        let (scratch, mut source) = (tempfile::tempdir().unwrap(), Documents::default());
+        let store = Store::open(scratch.path()).unwrap();
+        let mut load = |run: &str| {
+            let image = descriptor(&source.image(&Platform::host(), run));
+            add(&store, &source, &image, &["x".parse().unwrap()], &LoadOptions::default(), &|_| {}).unwrap().digest
+        };
+        let (one, other) = (load("{}"), load(r#"{"User":"1"}"#));
+        let pinned = format!("x@{other}");
+        assert_eq!(store.put_name(&pinned.parse().unwrap(), &one).unwrap_err().kind(), Kind::Usage);
+        store.put_name(&pinned.parse().unwrap(), &other).unwrap();
+        assert_eq!(store.find(&pinned).unwrap().digest, other);
+    }
+
+    #[test]
     fn image_whose_record_could_not_be_read_again_is_refused() {
         let (scratch, mut source) = (tempfile::tempdir().unwrap(), Documents::default());
         let store = Store::open(scratch.path()).unwrap();

@@ -2,8 +2,9 @@
 
 use super::{LABEL, login};
 use crate::error::{Error, Kind, Result, Step};
-use crate::sandbox::Limits;
-use crate::task::{Definition, checked_name, names_in, read_worker, set_flags};
+use crate::sandbox::{Limits, Outcome};
+use crate::task::{Definition, Receipt, checked_name, names_in, read_worker, set_flags};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -62,6 +63,11 @@ impl Folder {
         Folder(path)
     }
 
+    /// Whether the units read it.
+    pub(super) fn is_default(&self) -> bool {
+        self.0 == Path::new(Folder::DEFAULT)
+    }
+
     /// Sorted; a missing folder has none.
     pub(super) fn names(&self) -> Result<Vec<String>> {
         let listed = names_in(&self.0)?.into_iter().filter(|name| !name.starts_with('.'));
@@ -88,6 +94,11 @@ impl Folder {
 
     /// Reads all files, or refuses all: a change of units is made whole or not at all.
     pub fn read_all(&self) -> Result<Vec<Worker>> {
+        // A mistyped path would stop every worker.
+        if !self.0.is_dir() {
+            let words = format!("there is no folder `{}` with the files of workers", self.0.display());
+            return Err(Error::new(Kind::NotFound, words).hint("make it, or name another one: --workers DIR"));
+        }
         self.names()?.iter().map(|name| self.read(name)).collect()
     }
 }
@@ -97,7 +108,10 @@ fn read(path: &Path, name: String) -> Result<Worker> {
     // A worker lives for months, unless its file sets a limit.
     let limits = &mut definition.sandbox.limits;
     (limits.wall, limits.cpu_time, limits.idle) = (Limits::NO_TIME_LIMIT, Limits::NO_TIME_LIMIT, Limits::NO_TIME_LIMIT);
-    let mut own = read_worker(path, &OWN, &mut definition)?;
+    read_worker(path, &OWN, definition, |definition, own| complete(name, definition, own))
+}
+
+fn complete(name: String, mut definition: Definition, mut own: BTreeMap<String, toml::Value>) -> Result<Worker> {
     let mut list = |key: &str| -> Result<Option<Vec<String>>> {
         let wrong = || Error::new(Kind::Profile, format!("`{key}` is not a list of texts"));
         let Some(value) = own.remove(key) else { return Ok(None) };
@@ -134,21 +148,28 @@ fn read(path: &Path, name: String) -> Result<Worker> {
     Ok(Worker { name, definition, restart })
 }
 
+/// Not started again.
+const NEVER: u8 = 78;
+/// Started again although nothing failed.
+const AGAIN: u8 = 75;
+
 impl Worker {
     /// The exit status by which the unit starts the worker again or not (RestartPreventExitStatus=).
-    pub fn exit_status(&self, receipt: &crate::task::Receipt) -> u8 {
-        /// Not started again.
-        const NEVER: u8 = 78;
-        /// Started again although nothing failed.
-        const AGAIN: u8 = 75;
-        let is_wished = receipt.outcome == crate::sandbox::Outcome::Stopped;
-        match (self.restart, receipt.outcome.is_success()) {
-            (Restart::Always, true) if !is_wished => AGAIN,
-            (_, true) => 0,
-            (Restart::No, false) => NEVER,
+    pub fn exit_status(&self, receipt: &Receipt) -> u8 {
+        match (self.restart, &receipt.outcome) {
+            // A worker with a command ends as `cancelled` when it is stopped.
+            (_, Outcome::Stopped | Outcome::Cancelled) => 0,
+            (Restart::Always, outcome) if outcome.is_success() => AGAIN,
+            (_, outcome) if outcome.is_success() => 0,
+            (Restart::No, _) => NEVER,
             _ if matches!(receipt.exit_status, 0 | NEVER) => 1,
             _ => receipt.exit_status,
         }
+    }
+
+    /// The exit status after an error without a receipt.
+    pub fn exit_status_of(&self, error: &Error) -> u8 {
+        if self.restart == Restart::No { NEVER } else { error.kind().exit_status() }
     }
 }
 
@@ -189,6 +210,7 @@ mod tests {
             assert!(error.contains(words) && error.contains("a.toml"), "{text}: {error}");
         }
         assert!(Folder::new("/nowhere".into()).names().unwrap().is_empty());
+        assert_eq!(Folder::new("/nowhere".into()).read_all().unwrap_err().kind(), Kind::NotFound);
         assert_eq!(Folder::new("/nowhere".into()).read("../a").unwrap_err().kind(), Kind::Usage);
     }
 

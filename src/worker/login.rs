@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Kind, Result};
 use crate::task::{Definition, Source};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 /// Logins in a home.
 const LOGINS: [&str; 18] = [
@@ -36,20 +36,42 @@ fn is_login(path: &Path) -> bool {
     })
 }
 
-/// Refuses secrets and mounts that are logins, except those of `named`.
+/// Homes of the machine's accounts and of the caller, without links.
+fn homes() -> Vec<PathBuf> {
+    let accounts = std::fs::read("/etc/passwd").unwrap_or_default();
+    let accounts = String::from_utf8_lossy(&accounts);
+    let homes = accounts.lines().filter_map(|line| line.split(':').nth(5)).map(PathBuf::from);
+    homes.chain(std::env::var_os("HOME").map(PathBuf::from)).filter_map(|home| home.canonicalize().ok()).collect()
+}
+
+/// Whether a folder shows the login of a home.
+fn contains_login(folder: &Path, homes: &[PathBuf]) -> bool {
+    let logins = |home: &PathBuf| LOGINS.map(|login| home.join(login));
+    homes.iter().flat_map(logins).any(|login| login.starts_with(folder) && login.exists())
+}
+
+/// Refuses secrets, git's keys and mounts that are or contain logins, except those of `named`.
 pub(super) fn check(definition: &Definition, named: &[String]) -> Result<()> {
-    let secrets = definition.secrets.iter().filter_map(|secret| match &secret.source {
+    let secrets = definition.secrets.iter().map(|secret| &secret.source);
+    let sources = secrets.chain(&definition.git.credential).chain(&definition.git.ssh_key);
+    let secrets = sources.filter_map(|source| match source {
         Source::File(path) | Source::OAuth(path) => Some(path),
         _ => None,
     });
+    let homes = homes();
     let mounts = definition.sandbox.mounts.iter().map(|mount| &mount.source);
     for path in secrets.chain(mounts) {
         let is_named = named.iter().any(|name| Path::new(name) == path);
         // A link may lead to a login. A file that does not exist is refused when it is opened.
         let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-        if (is_login(path) || is_login(&real)) && !is_named {
+        let relation = match is_login(path) || is_login(&real) {
+            true => "is",
+            false if contains_login(&real, &homes) => "contains",
+            false => continue,
+        };
+        if !is_named {
             let shown = path.display();
-            return Err(Error::new(Kind::Policy, format!("`{shown}` is the login of a person"))
+            return Err(Error::new(Kind::Policy, format!("`{shown}` {relation} the login of a person"))
                 .hint(format!("give the worker another login, or name it twice: logins = [\"{shown}\"]")));
         }
     }
@@ -67,6 +89,20 @@ mod tests {
         }
         for path in ["/etc/brig/keys/deploy", "/home/a/.config/app.toml", "/home/a/ssh/x"] {
             assert!(!is_login(Path::new(path)), "{path}");
+        }
+    }
+
+    #[test]
+    fn folder_around_a_login_contains_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().join("home/a");
+        std::fs::create_dir_all(home.join(".config/gh")).unwrap();
+        std::fs::create_dir_all(home.join("project/.claude")).unwrap();
+        let homes = [home.clone()];
+        for (path, expected) in
+            [(folder.path().to_owned(), true), (home.join(".config"), true), (home.join("project"), false)]
+        {
+            assert_eq!(contains_login(&path, &homes), expected, "{}", path.display());
         }
     }
 

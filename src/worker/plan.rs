@@ -104,7 +104,9 @@ pub fn changes(folder: &Folder, store: &Store) -> Result<Vec<Change>> {
     let workers = folder.read_all()?;
     check(&workers)?;
     let names: Vec<String> = workers.iter().map(|worker| worker.name.clone()).collect();
-    let units = units(&names)?;
+    let mut units = units(&names)?;
+    // The units read the default folder. Another folder is no reason to stop a worker that it does not name.
+    units.retain(|name, _| folder.is_default() || names.contains(name));
     let sha256 = |worker: &Worker| worker.definition.profile.as_ref().map(|file| file.sha256.clone());
     let files = workers.iter().filter_map(|worker| Some((worker.name.clone(), sha256(worker)?))).collect();
     let mut started = BTreeMap::new();

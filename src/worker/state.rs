@@ -154,11 +154,12 @@ pub(super) fn worker_of(row: &Summary) -> Option<&str> {
     row.labels.get(LABEL).map(String::as_str)
 }
 
-/// The recorded deaths of a worker, oldest first.
+/// The readable deaths of a worker, oldest first.
 pub fn history(store: &Store, name: &str) -> Result<Vec<Death>> {
     let rows = tasks(store)?;
     let ended = rows.iter().filter(|row| worker_of(row) == Some(name) && row.outcome.is_some());
-    ended.filter_map(|row| store.receipt(&row.id).transpose()).map(|receipt| receipt.map(Death::new)).collect()
+    // An unreadable receipt hides no other death.
+    Ok(ended.filter_map(|row| store.receipt(&row.id).ok().flatten()).map(Death::new).collect())
 }
 
 #[cfg(test)]

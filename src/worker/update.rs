@@ -33,19 +33,25 @@ pub fn update(folder: &Folder, store: &Store, name: &str, fetch: &mut dyn FnMut(
         return Err(Error::new(Kind::Usage, format!("the worker `{name}` has no image"))
             .hint("restart it to apply other changes: brig worker apply"));
     };
+    let reference: Reference = wish.reference.parse()?;
+    // Its name cannot go back to the former image.
+    if reference.digest().is_some() {
+        let words = format!("the worker `{name}` has the pinned image `{}`, which never changes", wish.reference);
+        return Err(
+            Error::new(Kind::Usage, words).hint("write another digest into its file, and run `brig worker apply`")
+        );
+    }
     let rows = tasks(store)?;
     let running = rows.iter().rev().find(|row| worker_of(row) == Some(name) && row.status == Status::Running);
     let running = running.ok_or_else(|| {
-        Error::new(Kind::State, format!("the worker `{name}` does not run")).hint("start it: brig worker apply")
+        Error::new(Kind::State, format!("the worker `{name}` does not run"))
+            .hint("start it: brig worker apply. If no start succeeds: the next one takes what `brig image pull` brings")
     })?;
     let used = store.record(&running.id)?.image.ok_or_else(|| {
         Error::new(Kind::State, format!("the worker `{name}` runs without an image")).hint("run `brig worker apply`")
     })?;
     let images = image::Store::open(store.root())?;
-    let reference: Reference = wish.reference.parse()?;
-    let former: Reference = format!("localhost/brig-worker/{}:former", name.to_lowercase()).parse()?;
     let from = images.find(&used.digest)?.digest;
-    images.put_name(&former, &from)?;
     fetch(&wish.reference)?;
     let to = images.find(&wish.reference)?.digest;
     let done = |result, reason| {
@@ -54,11 +60,15 @@ pub fn update(folder: &Folder, store: &Store, name: &str, fetch: &mut dyn FnMut(
     if from == to {
         return done("unchanged", None);
     }
+    let former: Reference = format!("localhost/brig-worker/{}:former", name.to_lowercase()).parse()?;
+    images.put_name(&former, &from)?;
     let unit = unit_name(name);
     // Waits for the drain, and until the new sandbox is ready: Type=notify.
     let Err(error) = systemctl(&["restart", &unit]) else { return done("updated", None) };
-    let reason = history(store, name)?.pop().map_or_else(|| error.to_string(), |death| death.words());
     images.put_name(&reference, &from)?;
     systemctl(&["restart", &unit]).doing(|| format!("go back to the image {from}"))?;
-    done("rolled_back", Some(reason))
+    // An older death is not the new image's.
+    let deaths = history(store, name).unwrap_or_default();
+    let death = deaths.into_iter().find(|death| death.began > running.created);
+    done("rolled_back", Some(death.map_or_else(|| error.to_string(), |death| death.words())))
 }

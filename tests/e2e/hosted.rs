@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The host's /etc with these rules.
-fn etc(lab: &Lab, rules: &str) -> std::path::PathBuf {
+pub fn etc(lab: &Lab, rules: &str) -> std::path::PathBuf {
     let etc = lab.path().join("etc");
     if !etc.exists() {
         assert!(Command::new("cp").args(["-a", "/etc"]).arg(&etc).status().unwrap().success());
@@ -20,7 +20,7 @@ fn etc(lab: &Lab, rules: &str) -> std::path::PathBuf {
 }
 
 /// A command in that namespace; its words follow.
-fn shown(etc: &std::path::Path) -> Command {
+pub fn shown(etc: &std::path::Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "sh", "-c", "mount --bind \"$0\" /etc && exec \"$@\""]).arg(etc);
     command

@@ -1,6 +1,7 @@
 //! Workers without a service manager: their files, their life, their deaths; and their units, which systemd verifies.
 
-use crate::support::{Image, Lab, Run, Started, eventually, has_program, program_under_test};
+use crate::hosted;
+use crate::support::{Image, Lab, Run, Started, eventually, has_program, program_under_test, skip};
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -94,6 +95,13 @@ fn each_death_is_in_the_history_with_its_reason() {
         let words = format!("it has ended: {outcome}");
         lab.brig(["task", "exec", name, "--", "true"]).refused(125, &[&words]);
     }
+    // With `restart = "no"` an error before the start is final too.
+    write(&lab, "fails", "command = [\"true\"]\nrestart = \"no\"\nimage = \"localhost:1/none:1\"\n");
+    let run = worker(&lab, &["run", "fails"]);
+    assert!(
+        run.status == Some(78) && run.stderr.contains("the image `localhost:1/none:1` was not fetched"),
+        "{run:#?}"
+    );
     let text = worker(&lab, &["history", "oom"]).succeeded().stdout.clone();
     assert!(text.contains("memory") && text.contains("oom_kill"), "{text}");
     // A name whose last life ended badly is free for the next one.
@@ -103,6 +111,18 @@ fn each_death_is_in_the_history_with_its_reason() {
     lab.brig(["task", "stop", "killed"]).succeeded();
     assert_eq!(again.finish().status, Some(0));
     lab.assert_clean();
+}
+
+#[test]
+fn stop_of_a_worker_with_a_command_is_wished() {
+    let Some(lab) = Lab::root() else { return };
+    for restart in ["on-failure", "always", "no"] {
+        write(&lab, "sleeps", &format!("command = [\"sleep\", \"300\"]\nrestart = \"{restart}\"\n"));
+        let run = start(&lab, "sleeps");
+        await_worker(&lab, "sleeps");
+        lab.brig(["task", "stop", "sleeps"]).succeeded();
+        assert_eq!(run.finish().status, Some(0), "{restart}");
+    }
 }
 
 #[test]
@@ -123,12 +143,18 @@ fn wrong_file_starts_nothing() {
         ("command = [\"true\"]\n[limits]\nmemory = \"much\"", "memory"),
         (&format!("command = [\"true\"]\n[secrets.KEY]\nsource = \"file:{key}\""), "is the login of a person"),
         (&format!("command = [\"true\"]\nmounts = [\"{}:/keys\"]", home.display()), "is the login of a person"),
+        (&format!("command = [\"true\"]\n[git]\nssh_key = \"file:{key}\""), "is the login of a person"),
+        (&format!("command = [\"true\"]\n[git]\ncredential = \"file:{key}\""), "is the login of a person"),
     ] {
         write(&lab, "bad", text);
         for verb in [&["run", "bad"][..], &["diff"], &["apply"]] {
             worker(&lab, verb).refused(125, &[words, "bad.toml"]);
         }
     }
+    write(&lab, "bad", &format!("mounts = [\"{}:/keys\"]", home.parent().unwrap().display()));
+    let run = lab.command(["worker", "--workers", &folder(&lab), "run", "bad"]).env("HOME", home.parent().unwrap());
+    let error = String::from_utf8(run.command().output().unwrap().stderr).unwrap();
+    assert!(error.contains("contains the login of a person") && error.contains("bad.toml"), "{error}");
     for verb in ["run", "show", "history", "update"] {
         worker(&lab, &[verb, "none"]).refused(125, &["worker `none`"]);
     }
@@ -230,8 +256,8 @@ fn apply_makes_the_units_match_the_files() {
     assert_eq!(status, Some(0), "{error}");
     let changes: Value = serde_json::from_str(&out).unwrap();
     let found: Vec<_> = changes.as_array().unwrap().iter().map(|each| (&each["worker"], &each["change"])).collect();
-    let expected =
-        [("changed", "restart"), ("new", "start"), ("gone", "stop")].map(|(one, two)| (json!(one), json!(two)));
+    // The units do not read this folder, so `gone` is not for it to stop.
+    let expected = [("changed", "restart"), ("new", "start")].map(|(one, two)| (json!(one), json!(two)));
     assert_eq!(found, expected.iter().map(|(one, two)| (one, two)).collect::<Vec<_>>(), "{changes:#}");
     assert!(!bin.join("calls").exists(), "diff changes nothing");
     let (status, out, error) = with_systemctl(&lab, &bin, &["apply"]);
@@ -240,7 +266,7 @@ fn apply_makes_the_units_match_the_files() {
     let calls = std::fs::read_to_string(bin.join("calls")).unwrap();
     assert_eq!(
         calls,
-        "enable brig-worker@changed.service\nrestart brig-worker@changed.service\nenable --now brig-worker@new.service\ndisable --now brig-worker@gone.service\n"
+        "enable brig-worker@changed.service\nrestart brig-worker@changed.service\nenable --now brig-worker@new.service\n"
     );
     std::fs::write(bin.join("broken"), "").unwrap();
     let (status, _, error) = with_systemctl(&lab, &bin, &["apply", "new"]);
@@ -253,10 +279,69 @@ fn apply_makes_the_units_match_the_files() {
 }
 
 #[test]
+fn only_the_folder_of_the_units_stops_workers_without_a_file() {
+    let Some(lab) = Lab::root() else { return };
+    let bin = fake_systemctl(&lab);
+    let unit = "brig-worker@gone.service";
+    std::fs::write(bin.join("list-units"), format!("{unit} loaded active running brig worker gone\n")).unwrap();
+    let text = format!("Id={unit}\nLoadState=loaded\nActiveState=active\nSubState=x\nUnitFileState=enabled\n");
+    std::fs::write(bin.join(format!("show.{unit}")), text).unwrap();
+    for verb in ["diff", "apply"] {
+        let (status, _, error) = with_systemctl(&lab, &bin, &[verb]);
+        assert!(status == Some(125) && error.contains("there is no folder"), "{verb}: {error}");
+    }
+    lab.directory("workers");
+    assert_eq!(with_systemctl(&lab, &bin, &["apply"]).0, Some(0));
+    assert!(!bin.join("calls").exists(), "another folder stops no worker");
+    let etc = hosted::etc(&lab, "mode = \"open\"\n");
+    let default = || {
+        let mut command = hosted::shown(&etc);
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+        let command = command.arg(program_under_test()).args(["worker", "apply"]);
+        command.env("PATH", path).env("BRIG_STORE", lab.store()).output().unwrap()
+    };
+    let missing = default();
+    if String::from_utf8_lossy(&missing.stderr).contains("mount") {
+        return skip("nothing can be mounted over /etc here");
+    }
+    assert_eq!(missing.status.code(), Some(125), "{missing:?}");
+    std::fs::create_dir_all(etc.join("brig/workers")).unwrap();
+    assert_eq!(default().status.code(), Some(0));
+    assert_eq!(std::fs::read_to_string(bin.join("calls")).unwrap(), format!("disable --now {unit}\n"));
+}
+
+#[test]
+fn text_of_a_file_is_hidden_in_hosted_mode() {
+    let Some(lab) = Lab::root() else { return };
+    lab.file("workers/private.toml", "root:of-the-shadow-file:1\n");
+    lab.file("workers/key.toml", "restart = \"of-the-shadow-file\"\n");
+    let folder = folder(&lab);
+    let run = |rules: &str, name: &str| hosted::brig(&lab, rules, &["worker", "--workers", &folder, "run", name]);
+    let seen = run("mode = \"open\"\n", "private");
+    if !seen.stderr.contains("of-the-shadow-file") {
+        return skip("nothing can be mounted over /etc here");
+    }
+    let rules = format!("{}folders = [\"{}\"]\n", hosted::HOSTED, lab.path().display());
+    for name in ["private", "key"] {
+        run(hosted::HOSTED, name).refused(125, &["below no folder that is allowed"]);
+        let refused = run(&rules, name);
+        refused.refused(125, &["its text is not shown"]);
+        assert!(!refused.stderr.contains("of-the-shadow-file"), "{refused:#?}");
+    }
+}
+
+#[test]
 fn update_goes_back_to_the_former_image_if_the_new_one_does_not_start() {
     let Some(lab) = Lab::root() else { return };
     let bin = fake_systemctl(&lab);
     Image::new(&lab, "app").load();
+    // Two old deaths: a receipt that cannot be read, and one that is not the new image's.
+    write(&lab, "beta", "image = \"app:1\"\ncommand = [\"sh\", \"-c\", \"exit 1\"]\n");
+    for _ in 0..2 {
+        assert_eq!(worker(&lab, &["run", "beta"]).status, Some(1));
+    }
+    assert_eq!(rows(&worker(&lab, &["history", "--json", "beta"])).as_array().unwrap().len(), 2);
+    std::fs::write(lab.store().join("tasks").join(&lab.ids()[0]).join("receipt.json"), "{").unwrap();
     write(&lab, "beta", "image = \"app:1\"\n");
     let run = start(&lab, "beta");
     await_worker(&lab, "beta");
@@ -267,11 +352,15 @@ fn update_goes_back_to_the_former_image_if_the_new_one_does_not_start() {
     };
     let (status, result, first) = update();
     assert_eq!((status, result.as_str()), (Some(0), "unchanged"), "{first}");
+    let former = || lab.brig(["image", "inspect", "localhost/brig-worker/beta:former"]).status;
+    assert_ne!(former(), Some(0), "an update without a change gives no name");
     Image::new(&lab, "app").file("etc/version", "2", 0o644).load();
     std::fs::write(bin.join("broken"), "").unwrap();
     let (status, result, second) = update();
     assert_eq!((status, result.as_str()), (Some(1), "rolled_back"), "{second}");
     assert_eq!(second["from"], first["from"], "{second}");
+    assert!(second["reason"].as_str().unwrap().contains("failed."), "the reason is not an old death: {second}");
+    assert_eq!(former(), Some(0));
     let calls = std::fs::read_to_string(bin.join("calls")).unwrap();
     assert_eq!(calls, "restart brig-worker@beta.service\n".repeat(2));
     // The name means the former image again.
@@ -279,6 +368,14 @@ fn update_goes_back_to_the_former_image_if_the_new_one_does_not_start() {
     Image::new(&lab, "app").file("etc/version", "3", 0o644).load();
     let (status, result, third) = update();
     assert_eq!((status, result.as_str(), &third["reason"]), (Some(0), "updated", &Value::Null), "{third}");
+    // A digest keeps its meaning.
+    let pinned = format!("app@{}", third["to"].as_str().unwrap());
+    write(&lab, "beta", &format!("image = \"{pinned}\"\n"));
+    std::fs::write(bin.join("broken"), "").unwrap();
+    let (status, _, error) = with_systemctl(&lab, &bin, &["update", "beta", "--no-pull"]);
+    assert!(status == Some(125) && error.contains("pinned image") && bin.join("broken").exists(), "{error}");
+    let found = lab.brig(["image", "inspect", &pinned]).succeeded().stdout.clone();
+    assert!(found.contains(third["to"].as_str().unwrap()), "{found}");
     lab.brig(["task", "stop", "beta"]).succeeded();
     assert_eq!(run.finish().status, Some(0));
 }

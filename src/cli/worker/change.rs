@@ -84,15 +84,19 @@ pub(super) fn apply(folder: &Folder, store: &Store, arguments: &ApplyArguments) 
     Ok(failed.first().map_or(ExitCode::SUCCESS, |error| ExitCode::from(error.kind().exit_status())))
 }
 
+pub(super) fn fetch_image(store: &Store, wish: &ImageWish, when: Pull) -> Result<()> {
+    match fetch(store.root(), wish, when)? {
+        Some(_) => Err(Error::new(Kind::Registry, format!("the image `{}` was not fetched", wish.reference))
+            .hint("the lines above have the reason")),
+        None => Ok(()),
+    }
+}
+
 pub(super) fn update(folder: &Folder, store: &Store, arguments: &UpdateArguments) -> Result<ExitCode> {
     let mut pull = |reference: &str| {
         let wish = ImageWish { reference: reference.to_owned(), ..ImageWish::default() };
         let when = if arguments.no_pull { Pull::Never } else { Pull::Always };
-        match fetch(store.root(), &wish, when)? {
-            Some(_) => Err(Error::new(Kind::Registry, format!("the image `{reference}` was not fetched"))
-                .hint("the worker runs on; the lines above have the reason")),
-            None => Ok(()),
-        }
+        fetch_image(store, &wish, when)
     };
     let update = brig::worker::update(folder, store, &arguments.name, &mut pull)?;
     if arguments.json {

@@ -3,7 +3,8 @@
 mod change;
 mod look;
 
-use crate::cli::task::run::{Pull, fetch, tell};
+use crate::cli::output;
+use crate::cli::task::run::{Pull, tell};
 use crate::cli::task::screen::Screen;
 use brig::error::Result;
 use brig::task::{Store, open_store};
@@ -69,12 +70,18 @@ struct RunArguments {
 
 fn run(folder: &Folder, store: &Store, arguments: &RunArguments) -> Result<ExitCode> {
     let worker = folder.read(&arguments.name)?;
-    if let Some(wish) = &worker.definition.image
-        && let Some(failed) = fetch(store.root(), wish, Pull::Missing)?
-    {
-        return Ok(failed);
-    }
-    let receipt = brig::task::run(store, &worker.definition, &mut Screen::new(false, false))?;
-    tell(&receipt);
-    Ok(ExitCode::from(worker.exit_status(&receipt)))
+    let wish = worker.definition.image.as_ref();
+    let fetched = wish.map_or(Ok(()), |wish| change::fetch_image(store, wish, Pull::Missing));
+    let ended = fetched.and_then(|()| brig::task::run(store, &worker.definition, &mut Screen::new(false, false)));
+    let status = match &ended {
+        Ok(receipt) => {
+            tell(receipt);
+            worker.exit_status(receipt)
+        }
+        Err(error) => {
+            output::error(error);
+            worker.exit_status_of(error)
+        }
+    };
+    Ok(ExitCode::from(status))
 }

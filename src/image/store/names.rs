@@ -4,6 +4,7 @@
 use super::{ImageRecord, Store, Temporary};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Durability};
+use crate::image::load::pinned;
 use crate::image::{Digest, Reference};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,12 @@ impl Store {
     }
 
     pub(crate) fn put_name(&self, reference: &Reference, digest: &Digest) -> Result<()> {
+        // The digest of an index has no image: its name maps it to one.
+        if let Some(other) = reference.digest().filter(|other| *other != digest)
+            && self.image(other)?.is_some()
+        {
+            return Err(pinned(reference));
+        }
         let path = self.name_path(reference);
         if let Some(parent) = path.parent() {
             files::create_directories(parent, 0o700)?;
@@ -49,9 +56,9 @@ impl Store {
         }
         // A name wins over digits, which it may look like.
         if let Ok(reference) = text.parse::<Reference>() {
-            // Only the name maps the digest of an index to an image. A manifest is found by its digest.
+            // A manifest is found by its digest. Only the name maps the digest of an index to an image.
             let named = self.read_name(&self.name_path(&reference))?;
-            for digest in named.iter().chain(reference.digest()) {
+            for digest in reference.digest().into_iter().chain(&named) {
                 if let Some(record) = self.image(digest)? {
                     return Ok(record);
                 }

@@ -68,14 +68,18 @@ pub(in crate::task) fn read_file(
     let text = read_text(opened.as_deref().unwrap_or(&held));
     text.and_then(|text| {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        take_text(&text, &path, definition, may_be_preset).map_err(|error| match may_show {
-            true => error,
-            false => Error::new(error.kind(), "it is not a valid profile; its text is not shown to this caller"),
-        })
+        take_text(&text, &path, definition, may_be_preset).map_err(|error| without_text(error, may_show))
     })
     .map_err(|error| error.of_kind(Kind::Profile))
     .doing(|| format!("read the profile `{}`", path.display()))
     .hint(|| "see docs/profile.md for every key and its form")
+}
+
+fn without_text(error: Error, may_show: bool) -> Error {
+    match may_show {
+        true => error,
+        false => Error::new(error.kind(), "it is not a valid profile; its text is not shown to this caller"),
+    }
 }
 
 pub(in crate::task) fn take_text(
@@ -108,16 +112,20 @@ fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// Reads a worker's file: a profile that may have the keys `own` too. Returns their values.
-pub(crate) fn read_worker(
+/// Reads a worker's file: a profile that may have the keys `own` too. `complete` gets their values. Its errors show no
+/// text of the file either that the caller may not read.
+pub(crate) fn read_worker<T>(
     path: &Path,
     own: &[&str],
-    definition: &mut Definition,
-) -> Result<BTreeMap<String, toml::Value>> {
-    let file = open_own(path).map_err(|error| error.of_kind(Kind::Profile))?;
+    mut definition: Definition,
+    complete: impl FnOnce(Definition, BTreeMap<String, toml::Value>) -> Result<T>,
+) -> Result<T> {
+    let (pinned, may_show) = super::hosted::pin_profile(path)?;
+    let file = open_own(&pinned.path(path)).map_err(|error| error.of_kind(Kind::Profile))?;
     let text = read_text(&path_of(&file))?;
-    let profile = take(&text, path, definition, false, own);
-    profile.map(|profile| profile.own.1).map_err(|error| error.of_kind(Kind::Profile))
+    let profile = take(&text, path, &mut definition, false, own).map_err(|error| error.of_kind(Kind::Profile));
+    let completed = profile.and_then(|profile| complete(definition, profile.own.1));
+    completed.map_err(|error| without_text(error, may_show))
 }
 
 fn wrong(cause: String) -> Error {
