@@ -28,9 +28,8 @@ impl Call<'_> {
     fn check_wanted(&self, sandbox: &Sandbox) -> Result<()> {
         if self.cancel.is_set() {
             self.sandboxes.stop(sandbox)?;
-            return Err(Error::new(Kind::State, "the call was cancelled"));
         }
-        Ok(())
+        self.cancel.check()
     }
 
     fn path(&self, sandbox: &Sandbox, path: &str) -> Result<PathBuf> {
@@ -82,7 +81,7 @@ fn variables(arguments: &Arguments) -> Result<Vec<(OsString, OsString)>> {
 }
 
 pub(super) fn run(call: &Call<'_>, arguments: &Arguments) -> Result<Reply> {
-    let sandbox = call.sandboxes.start(false)?;
+    let sandbox = call.sandboxes.start(false, call.cancel)?;
     let finished = run_in(call, &sandbox, arguments);
     let receipt = call.sandboxes.stop(&sandbox)?;
     let mut finished = finished?;
@@ -92,13 +91,12 @@ pub(super) fn run(call: &Call<'_>, arguments: &Arguments) -> Result<Reply> {
 }
 
 fn run_in(call: &Call<'_>, sandbox: &Sandbox, arguments: &Arguments) -> Result<Finished> {
-    if call.cancel.is_set() {
-        return Err(Error::new(Kind::State, "the call was cancelled"));
-    }
+    call.cancel.check()?;
     let files = arguments.table("files");
     if !files.is_empty() {
         let live = call.sandboxes.reach(sandbox)?;
         for (path, content) in files {
+            call.cancel.check()?;
             live.write_file(&call.path(sandbox, &path)?, 0o644, &mut content.as_bytes())?;
         }
     }
@@ -114,7 +112,7 @@ fn started(call: &Call<'_>, sandbox: &Sandbox) -> Result<Reply> {
 }
 
 pub(super) fn sandbox_start(call: &Call<'_>, _: &Arguments) -> Result<Reply> {
-    let sandbox = call.sandboxes.start(true)?;
+    let sandbox = call.sandboxes.start(true, call.cancel)?;
     started(call, &sandbox)
 }
 
@@ -159,12 +157,10 @@ pub(super) fn list_files(call: &Call<'_>, arguments: &Arguments) -> Result<Reply
     let sandbox = call.sandbox(arguments)?;
     let live = call.sandboxes.reach(&sandbox)?;
     let path = call.path(&sandbox, arguments.text("path").unwrap_or_default())?;
-    let entries = live.list(&path)?;
+    let (entries, count) = live.list_first(&path, files::MAX_ENTRIES)?;
     let hiding = live.hiding()?;
-    let count = entries.len();
     let rows: Vec<_> = entries
         .into_iter()
-        .take(files::MAX_ENTRIES)
         .map(|entry| json!({ "name": hiding.text(&entry.name), "kind": entry.kind, "size": entry.size }))
         .collect();
     // The sandbox has chosen the names: as JSON no name looks like two.
@@ -206,7 +202,7 @@ pub(super) fn checkpoint(call: &Call<'_>, arguments: &Arguments) -> Result<Reply
 pub(super) fn rollback(call: &Call<'_>, arguments: &Arguments) -> Result<Reply> {
     let sandbox = call.sandbox(arguments)?;
     let checkpoint = arguments.required("checkpoint");
-    let id = call.sandboxes.rollback(&sandbox, checkpoint)?;
+    let id = call.sandboxes.rollback(&sandbox, checkpoint, call.cancel)?;
     let text =
         format!("{} has the files of {checkpoint}, and no processes; for a person it is the task {id}", sandbox.name);
     Ok(Reply::new(text, json!({ "sandbox": sandbox.name, "checkpoint": checkpoint, "task": id })))
@@ -214,7 +210,7 @@ pub(super) fn rollback(call: &Call<'_>, arguments: &Arguments) -> Result<Reply> 
 
 pub(super) fn fork(call: &Call<'_>, arguments: &Arguments) -> Result<Reply> {
     let sandbox = call.sandbox(arguments)?;
-    let fork = call.sandboxes.fork(&sandbox, arguments.text("checkpoint"))?;
+    let fork = call.sandboxes.fork(&sandbox, arguments.text("checkpoint"), call.cancel)?;
     started(call, &fork)
 }
 

@@ -1,7 +1,8 @@
 //! The client's end: one JSON document a line on standard input and output, with bounds on what a client can pile up.
 //!
-//! A message of more than [`MAX_MESSAGE`] bytes is dropped and answered with an error. With [`MAX_REQUESTS`] requests
-//! without a written reply the server reads no further line: a client that does not read its replies stops itself.
+//! A message of more than [`MAX_MESSAGE`] bytes is dropped and answered with an error, and so is an unreadable one. With
+//! [`MAX_REQUESTS`] requests without a written reply the server reads no further message: a client that does not read
+//! its replies stops itself.
 
 use super::LAST_CALLS;
 use super::running::Calls;
@@ -11,7 +12,9 @@ use rmcp::model::{
 };
 use rmcp::service::RoleServer;
 use rmcp::transport::Transport;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value as Json, json};
 use std::collections::HashSet;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,8 +30,16 @@ pub(super) struct Connection {
     replies: Arc<Replies>,
 }
 
+#[derive(Default)]
+struct Pending {
+    /// Requests without a reply.
+    open: HashSet<RequestId>,
+    /// Messages that the client has not taken yet. A cancellation does not remove them.
+    writing: usize,
+}
+
 struct Replies {
-    open: Mutex<HashSet<RequestId>>,
+    pending: Mutex<Pending>,
     has_room: Notify,
     out: tokio::sync::Mutex<Stdout>,
     /// Notified when the client takes no more replies.
@@ -39,8 +50,8 @@ impl Connection {
     /// Notifies `end` when the client takes no more; cancels `calls` soon after it sends no more.
     pub(super) fn open(end: Arc<Notify>, calls: Arc<Calls>) -> Connection {
         let (sender, received) = mpsc::channel(1);
-        let (open, has_room, out) = (Mutex::default(), Notify::new(), tokio::sync::Mutex::new(tokio::io::stdout()));
-        let replies = Arc::new(Replies { open, has_room, out, end });
+        let (pending, has_room) = (Mutex::default(), Notify::new());
+        let replies = Arc::new(Replies { pending, has_room, out: tokio::sync::Mutex::new(tokio::io::stdout()), end });
         let of_reader = Arc::clone(&replies);
         tokio::spawn(async move {
             let mut lines = Lines::new(BufReader::new(tokio::io::stdin()));
@@ -58,6 +69,8 @@ impl Transport<RoleServer> for Connection {
 
     fn send(&mut self, message: ServerJsonRpcMessage) -> impl Future<Output = io::Result<()>> + Send + 'static {
         let replies = Arc::clone(&self.replies);
+        // Before the future runs: a cancellation in between would remove the request, and the reply would not count.
+        replies.begin_reply(&message);
         async move { replies.send(&message).await }
     }
 
@@ -77,32 +90,13 @@ async fn read(
 ) {
     loop {
         replies.wait_for_room().await;
-        let message = match lines.next().await {
+        let done = match lines.next().await {
             None => return,
-            Some(Line::Whole(bytes)) => match serde_json::from_slice(&bytes) {
-                Ok(message) => message,
-                // No reply can be matched to it, and a client could answer an error with more noise.
-                Err(_) => continue,
-            },
+            Some(Line::Whole(bytes)) => receive_line(&bytes, sender, replies).await,
             Some(Line::TooLong(id)) => {
                 let words = format!("a message has at most {MAX_MESSAGE} bytes: send a large file in pieces");
-                if replies.refuse(id, words).await.is_err() {
-                    return;
-                }
-                continue;
+                replies.refuse(id, ErrorData::invalid_request(words, None)).await.is_ok()
             }
-        };
-        let refused = match &message {
-            JsonRpcMessage::Request(request) if !replies.begin(&request.id) => Some(request.id.clone()),
-            JsonRpcMessage::Notification(notification) => {
-                replies.note_cancelled(&notification.notification);
-                None
-            }
-            _ => None,
-        };
-        let done = match refused {
-            Some(id) => replies.refuse(Some(id), "a request with this id has no reply yet".to_owned()).await.is_ok(),
-            None => sender.send(message).await.is_ok(),
         };
         if !done {
             return;
@@ -110,26 +104,100 @@ async fn read(
     }
 }
 
+/// Returns `false` at the end of the session. A line of revision 2025-03-26 may be an array of messages.
+async fn receive_line(bytes: &[u8], sender: &mpsc::Sender<ClientJsonRpcMessage>, replies: &Replies) -> bool {
+    if bytes.trim_ascii_start().first() != Some(&b'[') {
+        return receive_message(bytes, sender, replies).await;
+    }
+    let refused = match serde_json::from_slice::<Vec<&RawValue>>(bytes) {
+        Ok(messages) if (1..=MAX_REQUESTS).contains(&messages.len()) => {
+            for message in messages {
+                replies.wait_for_room().await;
+                if !receive_message(message.get().as_bytes(), sender, replies).await {
+                    return false;
+                }
+            }
+            return true;
+        }
+        Ok(_) => ErrorData::invalid_request(format!("an array has 1 to {MAX_REQUESTS} messages"), None),
+        Err(cause) => ErrorData::parse_error(cause.to_string(), None),
+    };
+    replies.refuse(None, refused).await.is_ok()
+}
+
+/// Returns `false` at the end of the session.
+async fn receive_message(bytes: &[u8], sender: &mpsc::Sender<ClientJsonRpcMessage>, replies: &Replies) -> bool {
+    let message = match serde_json::from_slice(bytes) {
+        Ok(message) => message,
+        Err(_) => {
+            return match why_unreadable(bytes) {
+                Some((id, error)) => replies.refuse(id, error).await.is_ok(),
+                None => true,
+            };
+        }
+    };
+    let refused = match &message {
+        JsonRpcMessage::Request(request) if !replies.begin(&request.id) => Some(request.id.clone()),
+        JsonRpcMessage::Notification(notification) => {
+            replies.note_cancelled(&notification.notification);
+            None
+        }
+        _ => None,
+    };
+    match refused {
+        Some(id) => {
+            let error = ErrorData::invalid_request("a request with this id has no reply yet", None);
+            replies.refuse(Some(id), error).await.is_ok()
+        }
+        None => sender.send(message).await.is_ok(),
+    }
+}
+
+/// The error for a message that cannot be read; `None` for a reply, whose sender waits for nothing.
+fn why_unreadable(bytes: &[u8]) -> Option<(Option<RequestId>, ErrorData)> {
+    let message: Json = match serde_json::from_slice(bytes) {
+        Ok(message) => message,
+        Err(cause) => {
+            return Some((find_id(bytes, bytes.trim_ascii()), ErrorData::parse_error(cause.to_string(), None)));
+        }
+    };
+    if message.get("method").is_none() && (message.get("result").is_some() || message.get("error").is_some()) {
+        return None;
+    }
+    let id = message.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
+    Some((id, ErrorData::invalid_request("it is not a message of JSON-RPC 2.0", None)))
+}
+
 impl Replies {
-    fn open(&self) -> std::sync::MutexGuard<'_, HashSet<RequestId>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_room(&self) -> bool {
+        let pending = self.pending();
+        pending.open.len() + pending.writing < MAX_REQUESTS || is_off("mcp-requests")
     }
 
     async fn wait_for_room(&self) {
-        while self.open().len() >= MAX_REQUESTS && !is_off("mcp-requests") {
+        while !self.has_room() {
             self.has_room.notified().await;
         }
     }
 
     /// `false` if a request with this id waits already.
     fn begin(&self, id: &RequestId) -> bool {
-        self.open().insert(id.clone())
+        self.pending().open.insert(id.clone())
     }
 
-    fn finish(&self, id: &RequestId) {
-        if self.open().remove(id) {
-            self.has_room.notify_one();
-        }
+    fn begin_reply(&self, message: &ServerJsonRpcMessage) {
+        let mut pending = self.pending();
+        pending.writing += 1;
+        let id = match message {
+            JsonRpcMessage::Response(response) => Some(&response.id),
+            JsonRpcMessage::Error(error) => error.id.as_ref(),
+            _ => None,
+        };
+        id.map(|id| pending.open.remove(id));
     }
 
     /// A cancelled request gets no reply.
@@ -137,26 +205,24 @@ impl Replies {
         if let ClientNotification::CancelledNotification(cancelled) = notification
             && let Some(id) = &cancelled.params.request_id
         {
-            self.finish(id);
+            self.pending().open.remove(id);
+            self.has_room.notify_one();
         }
     }
 
-    /// Writes an error outside of rmcp.
-    async fn refuse(&self, id: Option<RequestId>, words: String) -> io::Result<()> {
-        self.write(&ServerJsonRpcMessage::error(ErrorData::invalid_request(words, None), id)).await
+    /// Writes an error outside of rmcp. Without an id it is null, as JSON-RPC wants.
+    async fn refuse(&self, id: Option<RequestId>, error: ErrorData) -> io::Result<()> {
+        self.write(&json!({ "jsonrpc": "2.0", "id": id, "error": error })).await
     }
 
     async fn send(&self, message: &ServerJsonRpcMessage) -> io::Result<()> {
         let written = self.write(message).await;
-        match message {
-            JsonRpcMessage::Response(response) => self.finish(&response.id),
-            JsonRpcMessage::Error(error) => error.id.iter().for_each(|id| self.finish(id)),
-            _ => {}
-        }
+        self.pending().writing -= 1;
+        self.has_room.notify_one();
         written
     }
 
-    async fn write(&self, message: &ServerJsonRpcMessage) -> io::Result<()> {
+    async fn write(&self, message: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
         let mut out = self.out.lock().await;

@@ -21,7 +21,7 @@ use crate::task::{Definition, GivenFlags, Store, ValueKind, settings};
 use connection::Connection;
 use rmcp::serve_server;
 use rmcp::service::ServerInitializeError;
-use running::{Calls, MAX_CALLS};
+use running::{Calls, MAX_CALLS, MAX_STOPS};
 use sandboxes::Sandboxes;
 use server::Server;
 use std::ffi::OsString;
@@ -74,7 +74,7 @@ impl Policy {
 pub fn serve(policy: Policy) -> Result<()> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     // Two further threads read standard input and write standard output.
-    let runtime = builder.enable_all().max_blocking_threads(MAX_CALLS + 4).build();
+    let runtime = builder.enable_all().max_blocking_threads(MAX_CALLS + MAX_STOPS + 4).build();
     let runtime = runtime.failing(Kind::Internal, || "start the server")?;
     let sandboxes = Arc::new(Sandboxes::new(policy));
     let calls = Arc::new(Calls::default());

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Each call has a thread.
 pub(super) const MAX_CALLS: usize = 16;
+/// Further calls that end others.
+pub(super) const MAX_STOPS: usize = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Calls(Mutex<(u64, HashMap<u64, Arc<Cancel>>)>);
@@ -31,12 +33,13 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn begin(calls: &Arc<Calls>) -> Result<Running> {
+    /// `most`: calls at a time, with this one.
+    pub(super) fn begin(calls: &Arc<Calls>, most: usize) -> Result<Running> {
         let cancel = Arc::new(Cancel::new()?);
         let mut running = calls.lock();
-        if running.1.len() >= MAX_CALLS {
-            return Err(Error::new(Kind::State, format!("{MAX_CALLS} calls run already"))
-                .hint("wait until one of them has ended"));
+        if running.1.len() >= most {
+            return Err(Error::new(Kind::State, format!("{most} calls run already"))
+                .hint("wait until one of them has ended, or end their sandbox with sandbox_stop"));
         }
         running.0 += 1;
         let number = running.0;
@@ -74,6 +77,13 @@ impl Cancel {
 
     pub(super) fn is_set(&self) -> bool {
         self.is_set.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        match self.is_set() {
+            false => Ok(()),
+            true => Err(Error::new(Kind::State, "the call was cancelled").hint("call the tool again")),
+        }
     }
 
     /// Makes the descriptor wait for the next [`Cancel::set`].

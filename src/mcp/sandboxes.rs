@@ -4,14 +4,15 @@
 //! -9. The client knows it by a short name, which a rollback keeps although it starts another task.
 
 use super::Policy;
+use super::running::Cancel;
 use crate::error::{Error, Kind, Result};
 use crate::host::is_off;
-use crate::sandbox::{Checkpoint, NetworkMode};
+use crate::sandbox::{Checkpoint, Limits, NetworkMode};
 use crate::task::{Live, Receipt, Status, Store, call_program};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Checkpoints and rollbacks of one sandbox: each keeps files on the host.
@@ -33,8 +34,8 @@ struct State {
     last: u64,
     starting: usize,
     open: BTreeMap<String, Arc<Sandbox>>,
-    /// Ended tasks, oldest first.
-    ended: VecDeque<String>,
+    /// Ended tasks, oldest first, with whether they have changes.
+    ended: Vec<(bool, String)>,
     is_closing: bool,
 }
 
@@ -54,9 +55,27 @@ struct Tasks {
     is_stopped: bool,
 }
 
+impl Tasks {
+    fn all(&self) -> Vec<String> {
+        self.earlier.iter().chain([&self.id]).cloned().collect()
+    }
+}
+
 impl Sandbox {
     fn tasks(&self) -> MutexGuard<'_, Tasks> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None` if a checkpoint or a rollback lasts longer.
+    fn tasks_before(&self, end: Instant) -> Option<Tasks> {
+        loop {
+            match self.tasks.try_lock() {
+                Ok(tasks) => return Some(tasks.clone()),
+                Err(TryLockError::Poisoned(tasks)) => return Some(tasks.into_inner().clone()),
+                Err(TryLockError::WouldBlock) if Instant::now() >= end => return None,
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
     }
 
     /// For what begins or copies a task.
@@ -133,7 +152,7 @@ impl Sandboxes {
     }
 
     /// Returns when the sandbox is built. `is_kept`: with what checkpoints need, if the policy has it.
-    pub(super) fn start(&self, is_kept: bool) -> Result<Arc<Sandbox>> {
+    pub(super) fn start(&self, is_kept: bool, cancel: &Cancel) -> Result<Arc<Sandbox>> {
         let reservation = self.reserve()?;
         let words = self.policy.words(|flag| is_kept || !["--keep", "--keep-on-failure"].contains(&flag));
         let is_root = rustix::process::geteuid().is_root();
@@ -141,7 +160,7 @@ impl Sandboxes {
         let last: &[&str] = if is_root { &["--hold"] } else { &["--", "sleep", "infinity"] };
         let words = words.into_iter().chain(last.iter().map(OsString::from));
         let id = self.call(&["run", "--detach"], words.collect())?;
-        self.wait_until_built(&id)?;
+        self.wait_until_built(&id, cancel).inspect_err(|_| self.forget(vec![id.clone()]))?;
         self.add(reservation, id)
     }
 
@@ -156,9 +175,10 @@ impl Sandboxes {
     }
 
     /// Waits until the supervisor answers. A failed start has its reason in the receipt.
-    fn wait_until_built(&self, id: &str) -> Result<()> {
+    fn wait_until_built(&self, id: &str, cancel: &Cancel) -> Result<()> {
         let store = self.store();
         loop {
+            cancel.check().or_else(|error| self.end(id, Some(LAST)).and(Err(error)))?;
             let Err(error) = store.reach(id).and_then(|live| live.stats()) else { return Ok(()) };
             // A task with --max-parallel may wait for its turn.
             if self.policy.definition.max_parallel.is_some() && store.status(id)? == Status::Running {
@@ -188,12 +208,20 @@ impl Sandboxes {
     /// Forgets a sandbox that has ended by itself; the error has the reason.
     pub(super) fn reach(&self, sandbox: &Sandbox) -> Result<Live> {
         let id = sandbox.id();
-        self.store().reach(&id).inspect_err(|_| {
+        let live = self.store().reach(&id).inspect_err(|_| {
             if self.store().status(&id).is_ok_and(|status| status != Status::Running) {
-                self.state().open.remove(&sandbox.name);
-                self.forget(sandbox);
+                self.close(sandbox);
             }
-        })
+        })?;
+        Ok(live.limit_files(self.policy.timeout))
+    }
+
+    /// Several calls may find the sandbox ended: one forgets it.
+    fn close(&self, sandbox: &Sandbox) {
+        let was_open = self.state().open.remove(&sandbox.name).is_some();
+        if was_open {
+            self.forget(sandbox.tasks().all());
+        }
     }
 
     /// Where commands start.
@@ -210,27 +238,37 @@ impl Sandboxes {
             tasks.is_stopped = true;
             tasks.id.clone()
         };
-        self.state().open.remove(&sandbox.name);
-        if let Ok(live) = self.store().reach(&id) {
-            // It may end by itself meanwhile.
-            let _ = live.stop(Some(Duration::ZERO));
-        }
-        let receipt = self.store().wait(&id, None)?;
-        self.forget(sandbox);
+        let receipt = self.end(&id, None)?;
+        self.close(sandbox);
         receipt.ok_or_else(|| Error::new(Kind::Lost, format!("the sandbox `{}` has no receipt", sandbox.name)))
     }
 
-    /// Removes what was kept for checkpoints, and the oldest records.
-    fn forget(&self, sandbox: &Sandbox) {
-        let Tasks { id, earlier, .. } = sandbox.tasks().clone();
-        for task in earlier.iter().chain([&id]) {
-            // A task without --keep has nothing to discard.
-            let _ = self.store().discard(task);
+    fn end(&self, id: &str, limit: Option<Duration>) -> Result<Option<Receipt>> {
+        if let Ok(live) = self.store().reach(id) {
+            // It may end by itself meanwhile.
+            let _ = live.stop(Some(Duration::ZERO));
         }
-        let mut state = self.state();
-        state.ended.extend(earlier.into_iter().chain([id]));
-        let excess = state.ended.len().saturating_sub(MAX_RECORDS);
-        let old: Vec<_> = state.ended.drain(..excess).collect();
+        self.store().wait(id, limit)
+    }
+
+    /// Removes what was kept for checkpoints, and the oldest records, those without changes first.
+    fn forget(&self, tasks: Vec<String>) {
+        let has_changes = |id: &String| {
+            let changes = self.store().receipt(id).ok().flatten().and_then(|receipt| receipt.changes);
+            changes.is_some_and(|changes| changes.added + changes.modified + changes.deleted > 0)
+        };
+        let mut ended = Vec::new();
+        for id in tasks {
+            // A task without --keep has nothing to discard.
+            let _ = self.store().discard(&id);
+            ended.push((has_changes(&id), id));
+        }
+        let (mut state, mut old) = (self.state(), Vec::new());
+        state.ended.extend(ended);
+        while state.ended.len() > MAX_RECORDS {
+            let index = state.ended.iter().position(|(has_changes, _)| !has_changes).unwrap_or(0);
+            old.push(state.ended.remove(index).1);
+        }
         drop(state);
         for id in old {
             // `brig task prune` removes what stays.
@@ -258,7 +296,7 @@ impl Sandboxes {
     }
 
     /// Ends the processes and continues with a checkpoint's files. Returns the new task's id.
-    pub(super) fn rollback(&self, sandbox: &Sandbox, checkpoint: &str) -> Result<String> {
+    pub(super) fn rollback(&self, sandbox: &Sandbox, checkpoint: &str, cancel: &Cancel) -> Result<String> {
         let mut tasks = sandbox.open_tasks()?;
         let task = find_checkpoint(&tasks, checkpoint)?;
         if tasks.earlier.len() >= MAX_CHECKPOINTS {
@@ -277,12 +315,12 @@ impl Sandboxes {
             }
             self.store().wait(&before, Some(LAST))?;
         }
-        self.wait_until_built(&id)?;
+        self.wait_until_built(&id, cancel)?;
         Ok(id)
     }
 
     /// `checkpoint`: by default the files as they are.
-    pub(super) fn fork(&self, sandbox: &Sandbox, checkpoint: Option<&str>) -> Result<Arc<Sandbox>> {
+    pub(super) fn fork(&self, sandbox: &Sandbox, checkpoint: Option<&str>, cancel: &Cancel) -> Result<Arc<Sandbox>> {
         let reservation = self.reserve()?;
         let name = match checkpoint {
             Some(name) => name.to_owned(),
@@ -291,7 +329,7 @@ impl Sandboxes {
         let task = find_checkpoint(&sandbox.tasks(), &name)?;
         let words = [self.again(), vec![format!("--from={name}").into(), task.into()]].concat();
         let id = self.call(&["fork"], words)?;
-        self.wait_until_built(&id)?;
+        self.wait_until_built(&id, cancel).inspect_err(|_| self.forget(vec![id.clone()]))?;
         self.add(reservation, id)
     }
 
@@ -305,16 +343,17 @@ impl Sandboxes {
         state.is_closing = true;
         let open: Vec<_> = std::mem::take(&mut state.open).into_values().collect();
         drop(state);
-        for sandbox in &open {
-            if let Ok(live) = self.store().reach(&sandbox.id()) {
+        let end = Instant::now() + LAST;
+        let open: Vec<_> = open.iter().filter_map(|sandbox| sandbox.tasks_before(end)).collect();
+        for tasks in &open {
+            if let Ok(live) = self.store().reach(&tasks.id) {
                 let _ = live.kill(9);
             }
         }
-        let end = Instant::now() + LAST;
-        for sandbox in &open {
+        for tasks in &open {
             // What is not over then ends with this process.
-            let _ = self.store().wait(&sandbox.id(), Some(end.saturating_duration_since(Instant::now())));
-            self.forget(sandbox);
+            let _ = self.store().wait(&tasks.id, Some(end.saturating_duration_since(Instant::now())));
+            self.forget(tasks.all());
         }
         // A start that is under way ends its own sandbox.
         while self.state().starting > 0 && Instant::now() < end {
@@ -337,9 +376,15 @@ impl Sandboxes {
             }
             None => "Their working folder is empty at first.".to_owned(),
         };
+        let limits = &definition.sandbox.limits;
+        let limits = [(limits.wall, "after its start"), (limits.idle, "without a call or output")];
+        let limits = limits.into_iter().filter(|(limit, _)| *limit != Limits::NO_TIME_LIMIT);
+        let limits: Vec<_> =
+            limits.map(|(limit, words)| format!("{} {words}", humantime::format_duration(limit))).collect();
+        let end = if limits.is_empty() { String::new() } else { format!(" A sandbox ends {}.", limits.join(", or ")) };
         format!(
             "Commands run in sandboxes of brig. {files} They have {network}. A command may take {} at most, and {max_sandboxes} \
-             sandboxes may run at a time. `run` uses a fresh sandbox for one command; to work in several steps use \
+             sandboxes may run at a time.{end} `run` uses a fresh sandbox for one command; to work in several steps use \
              sandbox_start, then exec, read_file and write_file, and sandbox_stop. No tool changes the network, the limits or \
              the mounts: a person does, with the flags of `brig mcp`.",
             humantime::format_duration(*timeout),

@@ -48,7 +48,7 @@ impl ServerHandler for Server {
         let Some(tool) = tools::find(&request.name) else {
             return Err(ErrorData::invalid_params(format!("unknown tool `{}`", request.name.escape_debug()), None));
         };
-        let running = match Running::begin(&self.calls) {
+        let running = match Running::begin(&self.calls, tool.max_calls()) {
             Ok(running) => running,
             Err(error) => return Ok(Reply::from(error).into()),
         };

@@ -3,6 +3,7 @@
 use super::arguments::{Arguments, Parameter, Value, optional, required, schema};
 use super::calls::{self, Call};
 use super::reply::Reply;
+use super::running::{MAX_CALLS, MAX_STOPS};
 use crate::error::Result;
 use rmcp::model::Tool as Described;
 use serde_json::{Map, Value as Json, json};
@@ -13,6 +14,13 @@ pub(super) struct Tool {
     is_reader: bool,
     parameters: &'static [Parameter],
     serve: fn(&Call<'_>, &Arguments) -> Result<Reply>,
+}
+
+impl Tool {
+    /// With so many running calls it is refused.
+    pub(super) fn max_calls(&self) -> usize {
+        if self.name == "sandbox_stop" { MAX_CALLS + MAX_STOPS } else { MAX_CALLS }
+    }
 }
 
 const SANDBOX: Parameter = required("sandbox", "The sandbox, as sandbox_start has named it");
@@ -45,8 +53,8 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "sandbox_start",
-        description: "Start a sandbox to work in with several calls. Returns its name. It ends with sandbox_stop, and with \
-                      this session at the latest.",
+        description: "Start a sandbox to work in with several calls. Returns its name. It ends with sandbox_stop, with this \
+                      session, or at a time limit of the operator.",
         is_reader: false,
         parameters: &[],
         serve: calls::sandbox_start,

@@ -27,8 +27,8 @@ pub(crate) enum FileRequest {
         /// Permissions of a new file.
         mode: u32,
     },
-    /// The entries, as a JSON array.
-    List(PathBuf),
+    /// At most so many entries, and the number of all, as a JSON array of two.
+    List(PathBuf, usize),
     /// A tree as a tar stream under this name, without what these patterns match.
     Pack(PathBuf, PathBuf, Vec<String>),
     /// Unpacks the following tar stream: into an existing folder under its name, else as this path. The name is its top
@@ -119,8 +119,8 @@ fn work() -> Result<()> {
             must_be_file(&file, &path)?;
             said(std::io::copy(&mut input, &mut file), &path)
         }
-        FileRequest::List(path) => {
-            let entries = list(&path).failing(Kind::NotFound, || words("list", &path))?;
+        FileRequest::List(path, most) => {
+            let entries = list(&path, most).failing(Kind::NotFound, || words("list", &path))?;
             write_json(&mut out, &entries, &path)
         }
         FileRequest::Look(path) => {
@@ -159,7 +159,7 @@ fn must_be_file(file: &File, path: &Path) -> Result<()> {
         .hint("name a file; `cp` takes folders too"))
 }
 
-fn list(path: &Path) -> std::io::Result<Vec<FileEntry>> {
+fn list(path: &Path, most: usize) -> std::io::Result<(Vec<FileEntry>, usize)> {
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
@@ -168,7 +168,9 @@ fn list(path: &Path) -> std::io::Result<Vec<FileEntry>> {
         entries.push(describe(entry.file_name().to_string_lossy().into_owned(), &status));
     }
     entries.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(entries)
+    let count = entries.len();
+    entries.truncate(most);
+    Ok((entries, count))
 }
 
 fn describe(name: String, status: &std::fs::Metadata) -> FileEntry {

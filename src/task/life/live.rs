@@ -34,6 +34,7 @@ pub struct Live {
     directory: PathBuf,
     id: String,
     store: Store,
+    file_timeout: Option<Duration>,
 }
 
 /// A process to start in a running task.
@@ -102,7 +103,8 @@ impl Store {
             }
         };
         let spare = Mutex::new(Some(client));
-        Ok(Live { spare, client: OnceLock::new(), directory, id: id.to_owned(), store: self.clone() })
+        let (client, id, store) = (OnceLock::new(), id.to_owned(), self.clone());
+        Ok(Live { spare, client, directory, id, store, file_timeout: None })
     }
 
     /// Waits for the end and returns the receipt; `None` after the time limit.
@@ -142,6 +144,12 @@ fn wait_for_end(client: &Client, left: Option<Duration>) {
 }
 
 impl Live {
+    /// Limits the time of each work with files: the sandbox may stop the process that does it.
+    pub fn limit_files(mut self, timeout: Duration) -> Live {
+        self.file_timeout = Some(timeout);
+        self
+    }
+
     /// Asks the command to end, and kills the rest after the grace (default: the task's own).
     pub fn stop(&self, grace: Option<Duration>) -> Result<()> {
         self.client()?.stop(grace, None).doing(|| format!("stop the task `{}`", self.id))
@@ -314,12 +322,14 @@ impl Live {
     }
 
     fn errand(&self, errand: &FileRequest) -> Result<Executed> {
-        let exec = Exec { errand: true, ..Exec::default() };
-        let started = self.start(exec, JobLimits::default())?;
+        let exec = Exec { errand: true, timeout: self.file_timeout, ..Exec::default() };
+        let mut started = self.start(exec, JobLimits::default())?;
         let mut line = serde_json::to_vec(errand).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
         line.push(b'\n');
         if let Some(input) = &started.input {
-            File::from(input.try_clone().map_err(lost)?).write_all(&line).map_err(lost)?;
+            let written = File::from(input.try_clone().map_err(lost)?).write_all(&line);
+            // The reason of its end comes first.
+            written.or_else(|cause| started.errand_error().and(Err(lost(cause))))?;
         }
         Ok(started)
     }
@@ -339,7 +349,12 @@ impl Live {
 
     /// Entries of a folder in the sandbox.
     pub fn list(&self, path: &Path) -> Result<Vec<FileEntry>> {
-        let mut started = self.errand(&FileRequest::List(path.to_owned()))?;
+        self.list_first(path, usize::MAX).map(|(entries, _)| entries)
+    }
+
+    /// The first entries of a folder in the sandbox, and the number of all.
+    pub fn list_first(&self, path: &Path, most: usize) -> Result<(Vec<FileEntry>, usize)> {
+        let mut started = self.errand(&FileRequest::List(path.to_owned(), most))?;
         let mut bytes = Vec::new();
         started.receive(|output| output.take(LARGEST_LIST).read_to_end(&mut bytes).map(|_| ()).map_err(lost))?;
         serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
@@ -459,6 +474,8 @@ impl Executed {
         let status = self.wait()?;
         match (status, bytes.is_empty()) {
             (0, _) => Ok(()),
+            (TIMED_OUT, _) => Err(Error::new(Kind::State, "the files did not come within the time limit")
+                .hint("see that no process of the sandbox stops others, or start another sandbox")),
             (_, false) => {
                 Err(wire::from_bytes(&bytes).hint("name a path of the sandbox; see `brig task exec ID -- ls`"))
             }

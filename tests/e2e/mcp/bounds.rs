@@ -2,6 +2,7 @@
 
 use super::client::{Client, server};
 use super::*;
+use crate::support::eventually;
 use std::time::{Duration, Instant};
 
 /// Resident memory of a process at most, in MiB.
@@ -58,8 +59,6 @@ fn a_message_that_is_too_long_is_answered_and_not_kept() {
     let mut client = Client::new(&lab, &[]);
     let reply = flood(&mut client);
     assert!(reply["id"] == 7 && reply["error"]["message"].as_str().unwrap().contains("at most"), "{reply:#}");
-    client.write(b"no JSON at all");
-    client.write(b"{\"jsonrpc\":\"2.0\"}");
     client.call("run", json!({ "command": "true" })).ended_as("succeeded");
     let peak = peak_memory(client.pid());
     assert!(peak < 100, "{peak} MiB");
@@ -69,20 +68,54 @@ fn a_message_that_is_too_long_is_answered_and_not_kept() {
 }
 
 #[test]
+fn an_unreadable_message_is_answered_and_an_array_is_several_messages() {
+    let lab = Lab::new();
+    let mut client = Client::new(&lab, &[]);
+    for (line, id, code) in [
+        ("no JSON at all", Value::Null, -32700),
+        (r#"{"jsonrpc":"2.0","id":70,"method":"tools/list","params":{"#, json!(70), -32700),
+        (r#"{"jsonrpc":"2.0"}"#, Value::Null, -32600),
+        (r#"{"jsonrpc":"2.0","id":71,"method":5}"#, json!(71), -32600),
+        ("[]", Value::Null, -32600),
+        ("[1", Value::Null, -32700),
+        ("[1]", Value::Null, -32600),
+    ] {
+        client.write(line.as_bytes());
+        let reply = client.receive();
+        let found = (reply.get("id"), &reply["error"]["code"]);
+        assert_eq!(found, (Some(&id), &json!(code)), "{line}: {reply:#}");
+    }
+    // An answer to a reply would go on for ever.
+    client.write(br#"{"jsonrpc":"2.0","error":"unreadable"}"#);
+    let list = |id: u64| json!({ "jsonrpc": "2.0", "id": id, "method": "tools/list" });
+    let note = json!({ "jsonrpc": "2.0", "method": "notifications/of-nothing" });
+    client.send(&json!([list(80), note, list(81)]));
+    let mut ids = [client.receive(), client.receive()].map(|reply| (reply["id"].as_u64(), reply["result"].is_object()));
+    ids.sort_unstable();
+    assert_eq!(ids, [(Some(80), true), (Some(81), true)]);
+    client.send(&Value::Array((100..200).map(list).collect()));
+    assert_eq!(client.receive()["error"]["code"], -32600);
+}
+
+#[test]
 fn a_client_that_does_not_read_stops_itself() {
     const COUNT: u64 = 5000;
     let lab = Lab::new();
     // The peak of the server's memory, looked at for these seconds or until it is above 60 MiB.
-    let unread = |task: crate::support::Task<'_>, seconds: u64| {
+    let unread = |task: crate::support::Task<'_>, seconds: u64, cancels: bool| {
         let mut client = Client::of(task);
         let (sender, receiver) = std::sync::mpsc::channel();
         client.pause_reading();
         let mut input = client.take_input();
         std::thread::spawn(move || {
             use std::io::Write;
-            for id in 1000..1000 + COUNT {
-                let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/list\"}}\n");
-                if input.write_all(line.as_bytes()).is_err() {
+            let request = |id| json!({ "jsonrpc": "2.0", "id": id, "method": "tools/list" });
+            let cancel =
+                |id| json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } });
+            for first in (1000..1000 + COUNT).step_by(50) {
+                let ids = || first..first + 50;
+                let lines = ids().map(request).chain(ids().filter(|_| cancels).map(cancel));
+                if lines.map(|line| writeln!(input, "{line}")).any(|written| written.is_err()) {
                     break;
                 }
             }
@@ -95,16 +128,18 @@ fn a_client_that_does_not_read_stops_itself() {
         let peak = peak_memory(client.pid());
         client.go_on_reading();
         let mut answered = 0;
-        while answered < COUNT {
+        while answered < COUNT && !cancels {
             answered += u64::from(client.receive()["id"].as_u64().is_some_and(|id| id >= 1000));
         }
         client.return_input(receiver.recv().unwrap());
         client.call("run", json!({ "command": "true" })).ended_as("succeeded");
         peak
     };
-    let peak = unread(server(&lab, &[]), 3);
-    assert!(peak <= 60, "{peak} MiB");
-    let peak = unread(server(&lab, &[]).weakened("mcp-requests"), 30);
+    for cancels in [false, true] {
+        let peak = unread(server(&lab, &[]), 3, cancels);
+        assert!(peak <= 60, "{peak} MiB, cancels: {cancels}");
+    }
+    let peak = unread(server(&lab, &[]).weakened("mcp-requests"), 30, false);
     assert!(peak > 60, "{peak} MiB without the bound");
 }
 
@@ -112,7 +147,7 @@ fn a_client_that_does_not_read_stops_itself() {
 fn sandboxes_and_calls_at_a_time_are_bounded() {
     let lab = Lab::new();
     let mut client = Client::new(&lab, &["--max-sandboxes", "2"]);
-    let (first, _) = (client.sandbox(), client.sandbox());
+    let (first, second) = (client.sandbox(), client.sandbox());
     client.call("sandbox_start", json!({})).refused("2 sandboxes run already");
     client.call("run", json!({ "command": "true" })).refused("2 sandboxes run already");
     client.call("sandbox_stop", json!({ "sandbox": first })).succeeded();
@@ -120,7 +155,10 @@ fn sandboxes_and_calls_at_a_time_are_bounded() {
     let name = client.sandbox();
     let begun = Instant::now();
     let ids: Vec<_> = (0..20).map(|_| client.begin("exec", json!({ "sandbox": name, "command": "sleep 2" }))).collect();
-    let replies: Vec<_> = ids.iter().map(|_| client.receive()).collect();
+    let stop = client.begin("sandbox_stop", json!({ "sandbox": second }));
+    let (stops, replies): (Vec<_>, Vec<_>) =
+        (0..=ids.len()).map(|_| client.receive()).partition(|reply| reply["id"] == stop);
+    assert_eq!(stops[0]["result"]["isError"], false, "a sandbox can be stopped: {stops:#?}");
     let refused = replies.iter().filter(|reply| reply["result"]["isError"] == true).count();
     assert_eq!(refused, 4, "{replies:#?}");
     assert!(replies.iter().any(|reply| reply.to_string().contains("16 calls run already")), "{replies:#?}");
@@ -128,6 +166,39 @@ fn sandboxes_and_calls_at_a_time_are_bounded() {
     client.exec(&name, "true").ended_as("succeeded");
     let mut weak = Client::of(server(&lab, &["--max-sandboxes", "2"]).weakened("mcp-sandboxes"));
     assert_eq!([weak.sandbox(), weak.sandbox(), weak.sandbox()].len(), 3);
+}
+
+#[test]
+fn a_start_that_is_cancelled_waits_for_no_turn() {
+    let lab = Lab::new();
+    let mut client = Client::new(&lab, &["--max-parallel", "1"]);
+    let name = client.sandbox();
+    let id = client.begin("sandbox_start", json!({}));
+    eventually("the second one waits", || lab.ids().len() == 2);
+    client.exec(&name, "true").ended_as("succeeded");
+    client.send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } }));
+    let second = lab.ids()[1].clone();
+    eventually("it has ended", || lab.store().join("tasks").join(&second).join("receipt.json").exists());
+    client.exec(&name, "true").ended_as("succeeded");
+    client.call("sandbox_stop", json!({ "sandbox": name })).succeeded();
+    client.sandbox();
+}
+
+#[test]
+fn a_file_of_a_sandbox_that_stops_processes_has_a_time_limit() {
+    let lab = Lab::new();
+    // Landlock lets no command signal the process that reads the file.
+    let mut client = Client::of(server(&lab, &["--timeout", "3s"]).weakened("landlock"));
+    let name = client.sandbox();
+    client.exec(&name, "echo text > file").ended_as("succeeded");
+    let attack = "touch begun; while :; do kill -STOP -1; done";
+    client.begin("exec", json!({ "sandbox": name, "command": attack }));
+    std::thread::sleep(Duration::from_secs(1));
+    let begun = Instant::now();
+    let read = client.call("read_file", json!({ "sandbox": name, "path": "file" }));
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    read.refused("within the time limit");
+    client.call("sandbox_stop", json!({ "sandbox": name })).succeeded();
 }
 
 #[test]

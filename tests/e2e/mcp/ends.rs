@@ -70,8 +70,29 @@ fn replies_to_the_last_requests_come_before_the_end() {
 fn records_of_ended_sandboxes_are_bounded() {
     let Some(lab) = Lab::root() else { return };
     let mut client = Client::new(&lab, &[]);
+    client.call("run", json!({ "command": "touch file" })).ended_as("succeeded");
     for _ in 0..36 {
         client.call("run", json!({ "command": "true" })).ended_as("succeeded");
     }
-    assert_eq!(lab.ids().len(), 32);
+    let ids = lab.ids();
+    assert_eq!(ids.len(), 32);
+    // Of 37 records the oldest stays: it alone has changes.
+    lab.brig(["task", "diff", &ids[0]]).succeeded();
+    let changes = lab.brig(["task", "show", "--json", &ids[0]]).succeeded().stdout.clone();
+    assert_eq!(serde_json::from_str::<Value>(&changes).unwrap()["changes"]["added"], 1, "{changes}");
+}
+
+#[test]
+fn calls_that_find_a_sandbox_ended_remove_no_other_record() {
+    let Some(lab) = Lab::root() else { return };
+    let mut client = Client::new(&lab, &[]);
+    for _ in 0..18 {
+        client.call("run", json!({ "command": "true" })).ended_as("succeeded");
+    }
+    let name = client.sandbox();
+    lab.brig(["task", "kill", &lab.ids()[18]]).succeeded();
+    lab.brig(["task", "wait", &lab.ids()[18]]);
+    let ids: Vec<_> = (0..16).map(|_| client.begin("exec", json!({ "sandbox": name, "command": "true" }))).collect();
+    ids.iter().for_each(|_| drop(client.receive()));
+    assert_eq!(lab.ids().len(), 19);
 }

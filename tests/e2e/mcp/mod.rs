@@ -21,6 +21,7 @@ fn every_revision_from_the_first_to_the_newest_is_served() {
         let result = client.initialize(version);
         assert_eq!(result["protocolVersion"], version, "{result:#}");
         assert!(result["instructions"].as_str().unwrap().contains("no network"), "{result:#}");
+        assert!(result["instructions"].as_str().unwrap().contains("A sandbox ends "), "{result:#}");
         let tools = client.ask("tools/list", json!({}));
         assert_eq!(tools["result"]["tools"].as_array().unwrap().len(), 10, "{tools:#}");
         client.call("run", json!({ "command": "echo in" })).ended_as("succeeded");
