@@ -7,7 +7,7 @@ use super::layer::{Budget, Extractor, Limits, Measured, decode, finish_layer};
 use super::manifest::{Descriptor, OCI_LAYER, mismatch};
 use super::progress::{Event, Report, ReportingReader};
 use super::source::{Blob, SelectedImage, Source, choose};
-use super::store::{Image, ImageRecord, LayerRecord, Store, Temporary, put_record};
+use super::store::{Image, ImageRecord, LayerRecord, Store, Temporary, pinned, put_record};
 use super::tar::Reader;
 use super::union::Stack;
 use super::{Digest, Platform, Reference};
@@ -64,13 +64,6 @@ pub(crate) fn add(
         store.put_name(name, &record.digest)?;
     }
     Ok(record)
-}
-
-/// A name with a digest must name exactly that content.
-pub(crate) fn pinned(name: &Reference) -> Error {
-    Error::new(Kind::Usage, "a name with a digest is what has that digest, and cannot be given")
-        .doing(format!("name an image `{name}`"))
-        .hint("give it a tag: NAME:TAG")
 }
 
 /// The image of a name in the store, if the name still means it at the source.

@@ -96,7 +96,7 @@ impl Folder {
     pub fn read_all(&self) -> Result<Vec<Worker>> {
         // A mistyped path would stop every worker.
         if !self.0.is_dir() {
-            let words = format!("there is no folder `{}` with the files of workers", self.0.display());
+            let words = format!("the folder `{}` with the files of workers is missing", self.0.display());
             return Err(Error::new(Kind::NotFound, words).hint("make it, or name another one: --workers DIR"));
         }
         self.names()?.iter().map(|name| self.read(name)).collect()

@@ -105,7 +105,7 @@ pub fn changes(folder: &Folder, store: &Store) -> Result<Vec<Change>> {
     check(&workers)?;
     let names: Vec<String> = workers.iter().map(|worker| worker.name.clone()).collect();
     let mut units = units(&names)?;
-    // The units read the default folder. Another folder is no reason to stop a worker that it does not name.
+    // The units read the default folder. A worker that another folder does not name goes on.
     units.retain(|name, _| folder.is_default() || names.contains(name));
     let sha256 = |worker: &Worker| worker.definition.profile.as_ref().map(|file| file.sha256.clone());
     let files = workers.iter().filter_map(|worker| Some((worker.name.clone(), sha256(worker)?))).collect();

@@ -24,6 +24,7 @@ mod temporary;
 pub(crate) use layer::put_record;
 pub use lease::{Image, Lease};
 pub use names::Removed;
+pub(super) use names::pinned;
 pub use prune::Pruned;
 pub use record::ImageRecord;
 pub(crate) use record::LayerRecord;

@@ -4,7 +4,6 @@
 use super::{ImageRecord, Store, Temporary};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Durability};
-use crate::image::load::pinned;
 use crate::image::{Digest, Reference};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -18,6 +17,13 @@ pub struct Removed {
     pub untagged: Vec<String>,
     /// The image, if that was its last name and it is not in use.
     pub removed: Option<Digest>,
+}
+
+/// A name with a digest must name exactly that content.
+pub(in crate::image) fn pinned(name: &Reference) -> Error {
+    Error::new(Kind::Usage, "a name with a digest is what has that digest, and cannot be given")
+        .doing(format!("name an image `{name}`"))
+        .hint("give it a tag: NAME:TAG")
 }
 
 impl Store {
