@@ -288,7 +288,7 @@ fn only_the_folder_of_the_units_stops_workers_without_a_file() {
     std::fs::write(bin.join(format!("show.{unit}")), text).unwrap();
     for verb in ["diff", "apply"] {
         let (status, _, error) = with_systemctl(&lab, &bin, &[verb]);
-        assert!(status == Some(125) && error.contains("there is no folder"), "{verb}: {error}");
+        assert!(status == Some(125) && error.contains("is missing"), "{verb}: {error}");
     }
     lab.directory("workers");
     assert_eq!(with_systemctl(&lab, &bin, &["apply"]).0, Some(0));
