@@ -27,8 +27,10 @@ pub(crate) enum FileRequest {
         /// Permissions of a new file.
         mode: u32,
     },
+    /// The entries, as a JSON array.
+    List(PathBuf),
     /// At most so many entries, and the number of all, as a JSON array of two.
-    List(PathBuf, usize),
+    ListFirst(PathBuf, usize),
     /// A tree as a tar stream under this name, without what these patterns match.
     Pack(PathBuf, PathBuf, Vec<String>),
     /// Unpacks the following tar stream: into an existing folder under its name, else as this path. The name is its top
@@ -119,9 +121,12 @@ fn work() -> Result<()> {
             must_be_file(&file, &path)?;
             said(std::io::copy(&mut input, &mut file), &path)
         }
-        FileRequest::List(path, most) => {
-            let entries = list(&path, most).failing(Kind::NotFound, || words("list", &path))?;
-            write_json(&mut out, &entries, &path)
+        FileRequest::List(path) => write_json(&mut out, &list(&path)?, &path),
+        FileRequest::ListFirst(path, most) => {
+            let mut entries = list(&path)?;
+            let count = entries.len();
+            entries.truncate(most);
+            write_json(&mut out, &(entries, count), &path)
         }
         FileRequest::Look(path) => {
             let status = std::fs::metadata(&path).failing(Kind::NotFound, || words("look at", &path))?;
@@ -159,18 +164,17 @@ fn must_be_file(file: &File, path: &Path) -> Result<()> {
         .hint("name a file; `cp` takes folders too"))
 }
 
-fn list(path: &Path, most: usize) -> std::io::Result<(Vec<FileEntry>, usize)> {
+fn list(path: &Path) -> Result<Vec<FileEntry>> {
+    let step = || words("list", path);
     let mut entries = Vec::new();
-    for entry in std::fs::read_dir(path)? {
-        let entry = entry?;
+    for entry in std::fs::read_dir(path).failing(Kind::NotFound, step)? {
+        let entry = entry.failing(Kind::NotFound, step)?;
         // Skip an entry removed meanwhile.
         let Ok(status) = entry.metadata() else { continue };
         entries.push(describe(entry.file_name().to_string_lossy().into_owned(), &status));
     }
     entries.sort_by(|one, other| one.name.cmp(&other.name));
-    let count = entries.len();
-    entries.truncate(most);
-    Ok((entries, count))
+    Ok(entries)
 }
 
 fn describe(name: String, status: &std::fs::Metadata) -> FileEntry {

@@ -349,12 +349,16 @@ impl Live {
 
     /// Entries of a folder in the sandbox.
     pub fn list(&self, path: &Path) -> Result<Vec<FileEntry>> {
-        self.list_first(path, usize::MAX).map(|(entries, _)| entries)
+        self.listed(&FileRequest::List(path.to_owned()))
     }
 
     /// The first entries of a folder in the sandbox, and the number of all.
     pub fn list_first(&self, path: &Path, most: usize) -> Result<(Vec<FileEntry>, usize)> {
-        let mut started = self.errand(&FileRequest::List(path.to_owned(), most))?;
+        self.listed(&FileRequest::ListFirst(path.to_owned(), most))
+    }
+
+    fn listed<T: serde::de::DeserializeOwned>(&self, request: &FileRequest) -> Result<T> {
+        let mut started = self.errand(request)?;
         let mut bytes = Vec::new();
         started.receive(|output| output.take(LARGEST_LIST).read_to_end(&mut bytes).map(|_| ()).map_err(lost))?;
         serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
