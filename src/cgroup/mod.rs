@@ -36,5 +36,5 @@ pub(crate) use evidence::{Evidence, OomNotifier};
 pub(crate) use group::{Cgroup, FullJoin, enter};
 pub(crate) use hierarchy::{Hierarchy, Layout};
 pub(crate) use path::CgroupPath;
-pub(crate) use record::{Record, leftovers, remove_leftover};
+pub(crate) use record::{Leftover, Record, leftovers, remove_leftover};
 pub(crate) use refusal::Refusal;

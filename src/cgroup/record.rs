@@ -88,6 +88,7 @@ impl Cgroup {
 pub(crate) struct Leftover {
     pub id: String,
     pub path: PathBuf,
+    /// With those of the groups below: jobs with limits have their own.
     pub processes: usize,
 }
 

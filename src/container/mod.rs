@@ -18,8 +18,8 @@ pub(crate) use check::{Checked, Possible, check, nested, possible, privileged, t
 pub(crate) use gateway::Wish;
 pub(crate) use sandbox::archive;
 pub(crate) use sandbox::{
-    DiskFile, Entered, HostPaths, Queues, Running, Visit, Workshop, begin_ahead, begin_disk, check_pasta, groups,
-    launch, left_devices, remove_devices, remove_groups,
+    DiskFile, Entered, HostPaths, Leftover, Queues, Running, Visit, Workshop, begin_ahead, begin_disk, check_pasta,
+    groups, launch, left_devices, remove_devices, remove_groups,
 };
 pub(crate) use tree::called;
 

@@ -63,8 +63,8 @@ pub(crate) use crate::container::archive::{
     Bounds as ArchiveBounds, pack, pack_kept, pack_own_volume, pack_volume, unpack_at, unpack_own_volume, unpack_volume,
 };
 pub(crate) use crate::container::{
-    DiskFile, HostPaths, ImageAccess, NewVolumeImage, Opened as OpenedImage, PackedVolume, PendingVolume, VolumeFiles,
-    VolumeImage, Workshop, backing_name, groups, is_begun_disk_abandoned, left_devices, remove_begun_disk,
+    DiskFile, HostPaths, ImageAccess, Leftover, NewVolumeImage, Opened as OpenedImage, PackedVolume, PendingVolume,
+    VolumeFiles, VolumeImage, Workshop, backing_name, groups, is_begun_disk_abandoned, left_devices, remove_begun_disk,
     remove_devices, remove_groups, volume_files,
 };
 pub(crate) use crate::egress::{Broker, PLACEHOLDER, Renewal, Value, check_credentials, fits_a_header, make_authority};

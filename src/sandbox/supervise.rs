@@ -27,8 +27,6 @@ const FIRST_USAGE: Duration = Duration::from_secs(1);
 pub(super) const USAGE: Duration = Duration::from_secs(5);
 /// Output after the last process's end is in the pipes already.
 pub(super) const DRAIN: Duration = Duration::from_secs(2);
-/// Reads of progress after the end: 1 MiB, the largest pipe that an ordinary user can make (pipe(7), `pipe-max-size`).
-const LAST_READS: usize = (1 << 20) / PROGRESS_READ;
 const PROGRESS_READ: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -213,7 +211,7 @@ impl Watch<'_> {
             self.sink.notice(Notice::Egress(row))?;
         }
         // A process of another sandbox may have received the pipe through a shared folder, and never stop writing.
-        for _ in 0..LAST_READS {
+        for _ in 0..control::LARGEST_PIPE / PROGRESS_READ {
             if !self.take_progress()? {
                 break;
             }

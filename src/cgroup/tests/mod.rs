@@ -223,6 +223,14 @@ fn record_opens_the_same_groups_and_search_finds_them() {
     let mine: Vec<_> = found.iter().filter(|each| each.id == test.id()).collect();
     assert_eq!(mine.len(), group.groups.len());
     assert!(mine.iter().all(|each| each.processes == 1));
+    for each in mine {
+        let below = each.path.join("below");
+        std::fs::create_dir(&below).unwrap();
+        std::fs::write(below.join("cgroup.procs"), child.id().to_string()).unwrap();
+    }
+    assert!(
+        record::leftovers(test.hierarchy()).iter().filter(|each| each.id == test.id()).all(|each| each.processes == 1)
+    );
     again.kill().unwrap();
     child.wait();
 }

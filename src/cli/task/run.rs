@@ -275,7 +275,8 @@ fn definition(flags: &SettingFlags<ALL>, command: Vec<OsString>) -> Result<Defin
     Ok(definition)
 }
 
-/// Gives the command a terminal if the caller has one, or as the flags say.
+/// Whether the command gets a terminal: if the caller has one, or as the flags say. A sandbox that `holds` gets none by
+/// itself.
 pub(in crate::cli) fn has_terminal<const SET: u8>(flags: &SettingFlags<SET>, holds: bool) -> Result<bool> {
     let (input, out) = (rustix::stdio::stdin(), rustix::stdio::stdout());
     let (tty, detach) = (flags.has("--tty"), flags.has("--detach"));

@@ -12,6 +12,7 @@ mod uncounted;
 mod users;
 
 use super::check::privileged;
+pub(crate) use crate::cgroup::Leftover;
 use crate::cgroup::{Hierarchy, leftovers, remove_leftover};
 use crate::error::Result;
 use crate::mounts::disk::maker::First;
@@ -52,11 +53,10 @@ pub(crate) fn begin_disk(workshop: &Workshop, bytes: u64, inodes: u64) {
     crate::mounts::disk::begin_ahead(workshop, size);
 }
 
-/// Id and path of all groups that this user could have made, running ones included.
-pub(crate) fn groups() -> Vec<(String, PathBuf)> {
+/// All groups that this user could have made, running ones included.
+pub(crate) fn groups() -> Vec<Leftover> {
     // Without a hierarchy no sandbox has a cgroup.
-    let Ok(hierarchy) = Hierarchy::probe() else { return Vec::new() };
-    leftovers(&hierarchy).into_iter().map(|group| (group.id, group.path)).collect()
+    Hierarchy::probe().map_or_else(|_| Vec::new(), |hierarchy| leftovers(&hierarchy))
 }
 
 /// Also those of its couriers, with their processes. Returns a result for each.

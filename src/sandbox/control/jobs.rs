@@ -16,8 +16,8 @@ const MOST: u32 = 1000;
 const DRAIN: Duration = Duration::from_secs(2);
 const KILLED: u8 = 137;
 const CHUNK: usize = 64 << 10;
-/// Reads of an ended job's stream: 1 MiB, the largest pipe that an ordinary user can make (pipe(7), `pipe-max-size`).
-const LAST_READS: usize = 16;
+/// The largest pipe that an ordinary user can make, in bytes (pipe(7), `pipe-max-size`): what an end may leave unread.
+pub(in crate::sandbox) const LARGEST_PIPE: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(in crate::sandbox) struct Job {
@@ -212,7 +212,7 @@ impl Job {
         self.session.end();
         for stream in [Stream::Output, Stream::Error] {
             // Another process of the sandbox may have received the pipe (SCM_RIGHTS, unix(7)), and never stop writing.
-            for _ in 0..LAST_READS {
+            for _ in 0..LARGEST_PIPE / CHUNK {
                 if !self.read(stream, receive) {
                     break;
                 }

@@ -262,15 +262,15 @@ fn remains(store: &Store) -> Result<Vec<Leak>> {
     let (half_gone, known): (Vec<_>, Vec<_>) = store.names()?.into_iter().partition(|name| name.starts_with(REMOVED));
     found
         .extend(half_gone.iter().map(|name| Leak { kind: "task half removed".into(), path: store.tasks().join(name) }));
-    for (id, path) in sandbox::groups() {
-        if !crate::task::store::is_id(id.split('-').next().unwrap_or(&id)) {
+    for group in sandbox::groups() {
+        // A courier's group is named after its task.
+        let task = group.id.split('-').next().unwrap_or(&group.id).to_owned();
+        if !crate::task::store::is_id(&task) {
             continue; // another program's name with the same prefix
         }
-        // A courier's group is named after its task.
-        let task = id.split('-').next().unwrap_or(&id).to_owned();
         let ours = known.contains(&task) && !running.contains(&task);
-        if ours || (!known.contains(&task) && is_abandoned(&path)) {
-            found.push(Leak { kind: "cgroup".into(), path });
+        if ours || (!known.contains(&task) && is_abandoned(&group)) {
+            found.push(Leak { kind: "cgroup".into(), path: group.path });
         }
     }
     let left = sandbox::left_containers();
@@ -284,19 +284,11 @@ fn remains(store: &Store) -> Result<Vec<Leak>> {
 }
 
 /// Other stores' groups are beside this store's, and a new group is empty until its first process.
-fn is_abandoned(group: &Path) -> bool {
+fn is_abandoned(group: &sandbox::Leftover) -> bool {
     const JUST_MADE: Duration = Duration::from_secs(10);
-    let made = std::fs::metadata(group).and_then(|status| status.modified());
+    let made = std::fs::metadata(&group.path).and_then(|status| status.modified());
     let age = made.ok().and_then(|made| made.elapsed().ok());
-    is_empty(group) && age.is_some_and(|age| age > JUST_MADE)
-}
-
-/// Jobs with limits have groups below their task's.
-fn is_empty(group: &Path) -> bool {
-    let has_none = std::fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|text| text.is_empty());
-    let Ok(entries) = std::fs::read_dir(group) else { return false };
-    let mut below = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    has_none && below.all(|entry| is_empty(&entry.path()))
+    group.processes == 0 && age.is_some_and(|age| age > JUST_MADE)
 }
 
 /// Loop devices on images with these path prefixes, if more than `most`.
@@ -395,17 +387,14 @@ mod tests {
     }
 
     #[test]
-    fn a_group_with_a_process_below_it_is_not_abandoned() {
+    fn a_group_with_a_process_or_a_new_one_is_not_abandoned() {
         let place = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| std::fs::write(place.path().join(path), text).unwrap();
-        std::fs::create_dir(place.path().join("job")).unwrap();
-        write("cgroup.procs", "");
-        write("job/cgroup.procs", "7\n");
+        let group = |processes| sandbox::Leftover { id: String::new(), path: place.path().to_path_buf(), processes };
+        assert!(!is_abandoned(&group(0)));
         let old = std::time::SystemTime::now() - Duration::from_secs(60);
         std::fs::File::open(place.path()).unwrap().set_modified(old).unwrap();
-        assert!(!is_abandoned(place.path()));
-        write("job/cgroup.procs", "");
-        assert!(is_abandoned(place.path()));
+        assert!(!is_abandoned(&group(1)));
+        assert!(is_abandoned(&group(0)));
     }
 
     #[test]

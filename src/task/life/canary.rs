@@ -50,8 +50,7 @@ impl Watch {
     }
 
     /// Searches copies of changed files until `end`, and all their names and links.
-    pub(crate) fn changes(&mut self, directory: &Path, end: Instant) -> Result<()> {
-        let changes = Changes::load(&directory.join("changes.json"))?;
+    pub(crate) fn changes(&mut self, changes: &Changes, directory: &Path, end: Instant) -> Result<()> {
         let copies = Copies::open(directory)?;
         let mut read = HashSet::new();
         for entry in &changes.entries {

@@ -244,8 +244,12 @@ impl<In: Read> Read for Until<In> {
 }
 
 /// Changed files with a value of this redactor, and those that were not searched until `end`, with redacted names.
-pub(crate) fn with_secrets(directory: &Path, redactor: &Redactor, end: Instant) -> Result<[Vec<String>; 2]> {
-    let changes = Changes::load(&directory.join("changes.json"))?;
+pub(crate) fn with_secrets(
+    changes: &Changes,
+    directory: &Path,
+    redactor: &Redactor,
+    end: Instant,
+) -> Result<[Vec<String>; 2]> {
     let copies = changes::store::Store::open(directory)?;
     let (mut found, mut unsearched, mut known) = (Vec::new(), Vec::new(), HashMap::new());
     for entry in changes.entries.iter().filter(|entry| matches!(entry.now, Some(changes::Node::File { .. }))) {
@@ -312,7 +316,8 @@ mod tests {
         let redactor = Redactor::new();
         assert!(redactor.add("TOKEN", b"of-a-secret"));
         let now = Instant::now();
-        let search = |end| with_secrets(&into, &redactor, end).unwrap();
+        let record = Changes::load(&into.join("changes.json")).unwrap();
+        let search = |end| with_secrets(&record, &into, &redactor, end).unwrap();
         assert_eq!(search(now + Duration::from_secs(60)), [vec!["dump".to_owned()], vec![]]);
         assert_eq!(search(now), [vec![], vec!["dump".to_owned(), "other".to_owned()]]);
         assert!(redactor.has_value(Until(std::io::repeat(b'x'), now + Duration::from_millis(50))).is_err());

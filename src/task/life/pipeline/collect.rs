@@ -9,13 +9,13 @@ use crate::task::definition::{Keep, WorkspaceSource};
 use crate::task::ended::keep;
 use crate::task::life::canary;
 use crate::task::output::artifact::{self, Source};
-use crate::task::output::changes::{Form, HiddenNames, Limits};
+use crate::task::output::changes::{Changes, Form, HiddenNames, Limits};
 use crate::task::output::handback::{self, ChangeSet};
 use crate::task::records::receipt::{AttemptRecord, Timing};
 use crate::task::redact::Redactor;
 use crate::task::secrets::TaskSecrets;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
 pub(super) struct Collector<'run> {
@@ -121,26 +121,30 @@ impl<'run> Collector<'run> {
         let path = changes.path.clone();
         changes.not_taken.iter_mut().for_each(|each| each.path = self.redactor.text(&each.path));
         changes.first_ignored.iter_mut().for_each(|path| *path = self.redactor.text(path));
-        if definition.changes {
-            // If the supervisor is killed in a search, all is collected and nothing was searched.
-            if let (Some(path), true) = (&path, self.has_secrets) {
-                [changes.secrets, changes.unsearched] = handback::with_secrets(path, &self.redactor, Instant::now())?;
-            }
-            course.changes = Some(changes);
-            course.redact(&self.redactor);
-            course.save(&self.directory)?;
+        course.changes = definition.changes.then_some(changes);
+        if let Some(path) = path.filter(|_| self.has_secrets || self.canary.is_some()) {
+            self.search(&path, end, course)?;
         }
-        if let (Some(canary), Some(path)) = (&mut self.canary, &path) {
-            canary.changes(path, end)?;
-        }
-        match (&mut course.changes, &path) {
-            (Some(changes), Some(path)) if self.has_secrets => {
-                [changes.secrets, changes.unsearched] = handback::with_secrets(path, &self.redactor, end)?;
+        if definition.changes { Ok(()) } else { handback::forget(&into) }
+    }
+
+    fn search(&mut self, path: &Path, end: Instant, course: &mut AttemptRecord) -> Result<()> {
+        let record = Changes::load(&path.join("changes.json"))?;
+        let with_secrets = |course: &mut AttemptRecord, end| match &mut course.changes {
+            Some(changes) if self.has_secrets => {
+                [changes.secrets, changes.unsearched] = handback::with_secrets(&record, path, &self.redactor, end)?;
                 Ok(())
             }
-            (Some(_), _) => Ok(()),
-            (None, _) => handback::forget(&into),
+            _ => Ok(()),
+        };
+        // If the supervisor is killed in a search, all is collected and nothing was searched.
+        with_secrets(course, Instant::now())?;
+        course.redact(&self.redactor);
+        course.save(&self.directory)?;
+        if let Some(canary) = &mut self.canary {
+            canary.changes(&record, path, end)?;
         }
+        with_secrets(course, end)
     }
 
     fn look_for_canary(&mut self, place: &str) {
