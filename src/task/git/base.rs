@@ -255,6 +255,7 @@ fn make(errand: &GitJob<'_>, remote: &Remote, source: &Path, commit: &str, finis
         let mut courier = Courier::new(errand, &script)
             .show(source, SOURCE)
             .with("COMMIT", commit)
+            .with_hash_of(commit)
             .with("ORIGIN", &origin)
             .with("SHARE", if shares { share } else { "" })
             .with("MOST_NAMES", most_names())

@@ -68,6 +68,7 @@ pub(crate) fn bundle(errand: &GitJob<'_>, work: &Work<'_>) -> Result<Option<Path
         .show(work.base, "/base")
         .with("BASE", work.base_commit)
         .with("COMMIT", work.commit)
+        .with_hash_of(work.base_commit)
         .with("BRANCH", work.branch);
     if objects.is_dir() {
         courier = courier.show(&objects, "/taken");
@@ -133,6 +134,7 @@ pub(crate) fn read_blobs(
         .show(store.folder, "/base")
         .with("OBJECTS", format!("/base/{}", store.objects))
         .with("BLOBS", names.join(" "))
+        .with_hash_of(names.first().copied().unwrap_or_default())
         .with("LARGEST", largest.to_string());
     let folder = Path::new(sandbox::FILES).join("blobs");
     let mut collect = |left: Remains<'_>| {

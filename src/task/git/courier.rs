@@ -99,6 +99,12 @@ impl<'run> Courier<'run> {
         self
     }
 
+    /// `git init` makes repositories with the hash of this id, whatever this version's default is (git(1),
+    /// `GIT_DEFAULT_HASH`).
+    pub(super) fn with_hash_of(self, id: &str) -> Courier<'run> {
+        self.with("GIT_DEFAULT_HASH", if id.len() == 64 { "sha256" } else { "sha1" })
+    }
+
     pub(super) fn with_portion(self) -> Courier<'run> {
         let options = self.errand.options;
         let depth = options.depth.map(|depth| depth.to_string()).unwrap_or_default();

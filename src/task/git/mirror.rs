@@ -38,15 +38,16 @@ impl Found {
 /// disk, in a repository that borrows the mirror's objects. The mirror gets them as one file.
 const FETCH: &str = r#"
 ulimit -f "$MOST_BLOCKS"
-if [ ! -e /mirror/HEAD ]; then git "$@" init --quiet --bare --template= /mirror >&2; fi
+git "$@" ls-remote --symref -- "$URL" HEAD 'refs/heads/*' 'refs/tags/*' > ~/told
+bound_names ~/told
+if grep -q '^[0-9a-f]\{64\}[[:space:]]' ~/told; then hash=sha256; else hash=sha1; fi
+if [ ! -e /mirror/HEAD ]; then git "$@" init --quiet --bare --template= --object-format="$hash" /mirror >&2; fi
 rm -f /mirror/objects/pack/tmp_* /mirror/objects/pack/.tmp-* /mirror/*.lock /mirror/*.new
 mkdir ~/names
 cd ~/names
 ln -s /mirror/objects objects
 cp -r /mirror/refs .
 for file in $KEPT; do if [ -f "/mirror/$file" ]; then cp "/mirror/$file" .; fi; done
-git "$@" ls-remote --symref -- "$URL" HEAD 'refs/heads/*' 'refs/tags/*' > ~/told
-bound_names ~/told
 default=$(sed -n 's/^ref: \(refs\/heads\/[^[:cntrl:]]*\)[[:space:]]HEAD$/\1/p' ~/told | head -n 1)
 detached= # the mirror's HEAD is not the remote's
 if [ -z "$default" ] && [ "$REF" = HEAD ]; then detached=1; fi

@@ -123,6 +123,7 @@ pub(crate) fn push(
         .show(&errand.store.task(errand.id).join(super::bundle::DIRECTORY), "/bundle")
         .with("BASE", &base.commit)
         .with("COMMIT", commit)
+        .with_hash_of(commit)
         .with("BRANCH", &wanted.branch)
         .with("LARGE", search().0)
         .with("SEARCH", search().1)

@@ -75,6 +75,36 @@ fn a_repository_is_cloned_worked_on_and_pushed_back() {
     assert_eq!(packs(), 1, "one mirror");
 }
 
+/// git-init(1), `--object-format`: the default of git 3.
+#[test]
+fn a_repository_with_sha_256_is_worked_on_and_pushed_here_and_by_https() {
+    let lab = Lab::new();
+    let Some(far) = Host::new(&lab) else { return };
+    let remote = far.repository(&lab, "app.git");
+    fs::remove_dir_all(&remote).unwrap();
+    fs::create_dir(&remote).unwrap();
+    let seed = lab.directory("other-seed");
+    host(&seed, "git init -q --object-format=sha256 -b main .; echo one >file; git add .; git commit -qm one");
+    host(&seed, "echo two >file; git commit -qam two; git branch other HEAD~1");
+    host(&remote, "git clone -q --bare ../../../other-seed .");
+    let script = format!("git fsck --strict; git log --format=%s; {COMMIT}");
+    let of_path = lab.task().args(["--repo".as_ref(), remote.as_os_str()]).args(["--push-branch", "here"]).sh(&script);
+    let url = far.url("app.git");
+    let of_url = far.known_task(&lab, &url).args(["--push-branch", "there"]).sh(&script);
+    for (run, branch) in [(of_path, "here"), (of_url, "there")] {
+        run.ended_as("succeeded", 0);
+        assert!(run.stderr.contains("two\none\n"), "{run:#?}");
+        assert_eq!(push(&run)["state"], "pushed", "{run:#?}");
+        let commit = run.receipt()["commit_out"].as_str().unwrap().to_owned();
+        assert_eq!((commit.len(), host(&remote, &format!("git rev-parse {branch}"))), (64, commit.clone()));
+    }
+    // The mirror takes what is new, whatever this git makes by default.
+    host(&seed, "echo three >file; git commit -qam three; git push -q ../host/repositories/app.git main");
+    let second = far.known_task(&lab, &url).sh("git log --format=%s");
+    second.ended_as("succeeded", 0);
+    assert!(second.stderr.contains("three\ntwo\none\n"), "{second:#?}");
+}
+
 /// The packs of the newest checkout or mirror in a folder of the store, with their inodes.
 pub(super) fn packs(lab: &Lab, folder: &str, below: &str) -> Vec<(String, u64)> {
     let tops = fs::read_dir(lab.store().join(folder)).unwrap().map(|each| each.unwrap().path());
