@@ -172,14 +172,15 @@ impl Live {
         let mut keys = Keys::default();
         output.changes()?;
         loop {
-            match output.available(&mut buffer)? {
+            // Keys and signals count beside a command that writes without a pause.
+            let wait = match output.available(&mut buffer)? {
                 None => return Ok(Left::Ended(None)),
-                Some([]) => {}
+                Some([]) => Duration::from_millis(200),
                 Some(bytes) => {
                     console.output(false, bytes);
-                    continue;
+                    Duration::ZERO
                 }
-            }
+            };
             let source = console.input().filter(|_| takes_input && !is_over && pending.is_none());
             let all = [
                 Some((console.signals_ready(), PollFlags::IN)),
@@ -188,7 +189,7 @@ impl Live {
                 pending.as_ref().filter(|_| !is_over).map(|_| (client.as_fd(), PollFlags::OUT)),
                 source.map(|input| (input, PollFlags::IN)),
             ];
-            let [signals, word, _, takes, input] = ready(all, Some(Duration::from_millis(200)))?;
+            let [signals, word, _, takes, input] = ready(all, Some(wait))?;
             if signals {
                 let (signals, size) = console.signals();
                 if let (true, Some((rows, columns))) = (is_terminal, size) {
