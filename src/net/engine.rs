@@ -8,7 +8,7 @@ use super::device::{index, links};
 use super::fence::neighbours;
 use super::netlink::{ADDRESS, ADDRESS_BYTES, LOOPBACK, ROUTE, ROUTE_BYTES, Request, Route, attributes};
 use super::tables::{self, Action, Chain, Condition, Hook};
-use crate::error::{Context, Error, Kind, Result, Step};
+use crate::error::{Context, Error, Kind, Result};
 use crate::spec::network::Prefix;
 use crate::sys::weaken;
 use std::net::{IpAddr, Ipv4Addr};
@@ -66,9 +66,9 @@ impl EngineNetwork {
             }
         }
         let chains = if devices.is_empty() { closed() } else { chains(&devices, &self.gateways()?, peers) };
+        let step = || "close the container's network (nf_tables)".to_owned();
         tables::make_with(&self.tables, "brig", false, &chains)
-            .failing(Kind::Network, || "close the container's network (nf_tables)")
-            .hint(|| "load the modules nf_tables, nft_ct and nft_reject_inet")
+            .map_err(|errno| tables::failed(errno, step(), "load the modules nf_tables, nft_ct and nft_reject_inet"))
     }
 
     /// Without those that the kernel made.

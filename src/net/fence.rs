@@ -5,7 +5,7 @@
 
 use super::netlink::LOOPBACK;
 use super::tables::{self, Action, Chain, Condition, Hook, Table};
-use crate::error::{Context, Kind, Result, Step};
+use crate::error::Result;
 use crate::spec::network::{Fence, Prefix, Reach};
 use std::net::Ipv4Addr;
 
@@ -24,15 +24,19 @@ type Rules = Vec<(Vec<Condition>, Action)>;
 
 /// For the life of the current namespace.
 pub(crate) fn fence_inside(fence: &Fence) -> Result<()> {
+    let step = || "make the fence of the sandbox's network (nf_tables)".to_owned();
     let table = tables::make("brig", false, &inside(fence));
-    table.failing(Kind::Network, || "make the fence of the sandbox's network (nf_tables)").map(drop)
+    table
+        .map(drop)
+        .map_err(|errno| tables::failed(errno, step(), "load the modules nf_tables, nft_ct and nft_reject_inet"))
 }
 
 /// With the translation of the sandbox's address.
 pub(super) fn fence_outside(name: &str, device: u32, address: Ipv4Addr, fence: &Fence) -> Result<Table> {
+    let missing =
+        "load the modules nf_tables, nft_masq, nft_ct, nft_connlimit and nft_reject_inet, or use --network egress";
     tables::make(name, true, &outside(device, address, fence))
-        .failing(Kind::Network, || format!("make the table `{name}` of nf_tables"))
-        .hint(|| "load the modules nf_tables, nft_masq, nft_ct, nft_connlimit and nft_reject_inet, or use --network egress")
+        .map_err(|errno| tables::failed(errno, format!("make the table `{name}` of nf_tables"), missing))
 }
 
 pub(super) fn neighbours() -> Vec<Condition> {

@@ -4,9 +4,12 @@
 //! A table with an owner (Linux 5.12) ends with its socket: not even SIGKILL leaves a rule behind.
 
 use super::netlink::{ACKNOWLEDGE, CREATE, REQUEST, Request, outcome, split};
+use crate::error::{Error, Kind};
 use crate::spec::network::Prefix;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with, sockopt,
+};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
@@ -85,7 +88,15 @@ pub(super) fn connect() -> Result<OwnedFd, Errno> {
 
 pub(super) fn make_with(socket: &OwnedFd, name: &str, owned: bool, chains: &[Chain]) -> Result<(), Errno> {
     let (batch, last) = batch(name, owned, chains);
-    send(socket, &batch, SendFlags::empty())?;
+    match send(socket, &batch, SendFlags::empty()) {
+        // Some 700 rules are longer than what a socket takes by default.
+        Err(Errno::MSGSIZE) => {
+            let grown = sockopt::set_socket_send_buffer_size_force(socket, batch.len());
+            grown.or_else(|_| sockopt::set_socket_send_buffer_size(socket, batch.len()))?;
+            send(socket, &batch, SendFlags::empty())
+        }
+        sent => sent,
+    }?;
     let mut buffer = vec![0_u8; 32 << 10];
     loop {
         let (length, _) = recv(socket, &mut buffer[..], RecvFlags::empty())?;
@@ -99,6 +110,12 @@ pub(super) fn make_with(socket: &OwnedFd, name: &str, owned: bool, chains: &[Cha
             rest = after;
         }
     }
+}
+
+/// `missing` is the advice if the kernel lacks a part.
+pub(super) fn failed(errno: Errno, step: String, missing: &str) -> Error {
+    let many = "the rules are too many: use fewer, with ranges such as 10.0.0.0/8";
+    Error::os(Kind::Network, errno).doing(step).hint(if errno == Errno::MSGSIZE { many } else { missing })
 }
 
 /// Also returns the number of the message whose acknowledgement confirms the batch.
@@ -239,5 +256,25 @@ fn verdict(then: Action) -> Request {
             expression("reject", Request::default().attribute(1, &number(ICMPX)).attribute(2, &[FORBIDDEN]))
         }
         Action::Masquerade => expression("masq", Request::default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_of_rules_are_one_batch() {
+        // The namespace is this thread's alone.
+        if nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).is_err() {
+            return crate::sys::skip("needs a network namespace of its own");
+        }
+        let rule = |number: u32| {
+            let address = IpAddr::from(number.to_be_bytes());
+            (vec![Condition::Destination(Prefix::of_one(address)), Condition::Protocol(6)], Action::Reject)
+        };
+        let chains = [("out", Hook::Output, (0..4000).map(rule).collect())];
+        assert!(batch("brig", false, &chains).0.len() > 1 << 20);
+        make("brig", false, &chains).unwrap();
     }
 }
