@@ -65,7 +65,7 @@ impl EngineNetwork {
                     .hint("leave that rule out; dev.brig.egress.peers=true opens the container's own network"));
             }
         }
-        let chains = if devices.is_empty() { closed() } else { chains(&devices, &self.gateways()?, peers) };
+        let chains = if devices.is_empty() { closed() } else { chains(&devices, &self.host()?, peers) };
         let step = || "close the container's network (nf_tables)".to_owned();
         tables::make_with(&self.tables, "brig", false, &chains)
             .map_err(|errno| tables::failed(errno, step(), "load the modules nf_tables, nft_ct and nft_reject_inet"))
@@ -73,8 +73,7 @@ impl EngineNetwork {
 
     /// Without those that the kernel made.
     fn devices(&self) -> Result<Vec<Device>> {
-        let addresses = self.routes.dump(ADDRESS, Request::new(&[0; ADDRESS_BYTES]));
-        let addresses = addresses.failing(Kind::Network, || "list the container's addresses")?;
+        let addresses = addresses(&self.routes)?;
         let others =
             links(&self.routes, None)?.into_iter().filter(|(_, name)| !DEVICES_OF_THE_KERNEL.contains(&name.as_str()));
         Ok(others
@@ -89,16 +88,48 @@ impl EngineNetwork {
             .collect())
     }
 
-    /// The addresses of routers: the engine's host, which is not a peer.
-    fn gateways(&self) -> Result<Vec<IpAddr>> {
-        const RTA_GATEWAY: u16 = 5;
+    /// The engine's host is not a peer: the routers, and the addresses beside this process. A network without a route
+    /// to the outside has no router, and rootless Podman calls brig beside another network.
+    fn host(&self) -> Result<Vec<IpAddr>> {
         let routes = self.routes.dump(ROUTE, Request::new(&[0; ROUTE_BYTES]));
         let routes = routes.failing(Kind::Network, || "list the container's routes")?;
-        let router = |body: &Vec<u8>| {
-            attributes(body, ROUTE_BYTES).find(|(kind, _)| *kind == RTA_GATEWAY).and_then(|(_, value)| address(value))
-        };
-        Ok(routes.iter().filter_map(router).collect())
+        let beside = Route::open().failing(Kind::Network, || "open a connection to the host's network")?;
+        let beside = addresses(&beside)?;
+        let beside = beside.iter().filter_map(|body| network(body)).map(|(address, _)| address);
+        Ok(routes.iter().flat_map(|body| routers(body, ROUTE_BYTES)).chain(beside).collect())
     }
+}
+
+fn addresses(routes: &Route) -> Result<Vec<Vec<u8>>> {
+    let addresses = routes.dump(ADDRESS, Request::new(&[0; ADDRESS_BYTES]));
+    addresses.failing(Kind::Network, || "list the network addresses")
+}
+
+/// Of a route, or of one of its hops: the attributes follow `fixed` bytes.
+fn routers(body: &[u8], fixed: usize) -> Vec<IpAddr> {
+    const RTA_GATEWAY: u16 = 5;
+    const RTA_MULTIPATH: u16 = 9;
+    const RTA_VIA: u16 = 18;
+    let one = |(kind, value): (u16, &[u8])| match kind {
+        RTA_GATEWAY => address(value).into_iter().collect(),
+        RTA_VIA => value.get(2..).and_then(address).into_iter().collect(), // after the family
+        RTA_MULTIPATH => hops(value),
+        _ => Vec::new(),
+    };
+    attributes(body, fixed).flat_map(one).collect()
+}
+
+/// `struct rtnexthop`: the length with its attributes, flags, weight, device.
+fn hops(mut rest: &[u8]) -> Vec<IpAddr> {
+    const HOP_BYTES: usize = 8;
+    let mut all = Vec::new();
+    while let Some(length) = rest.first_chunk().map(|bytes| usize::from(u16::from_ne_bytes(*bytes)))
+        && let Some(hop) = rest.get(..length.max(HOP_BYTES))
+    {
+        all.extend(routers(hop, HOP_BYTES));
+        rest = rest.get(hop.len().next_multiple_of(4)..).unwrap_or_default();
+    }
+    all
 }
 
 fn network(body: &[u8]) -> Option<(IpAddr, Prefix)> {
@@ -120,23 +151,25 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 /// For a network without devices, if one is attached later. Tracked connections would cost every connection to the
 /// gateway.
 fn closed() -> Vec<Chain> {
+    let mut output = own();
+    output.push((Vec::new(), Action::Reject));
     vec![
         ("in", Hook::Input, vec![(vec![Condition::From(LOOPBACK)], Action::Accept), (Vec::new(), Action::Drop)]),
-        ("out", Hook::Output, vec![(vec![Condition::To(LOOPBACK)], Action::Accept), (Vec::new(), Action::Reject)]),
+        ("out", Hook::Output, output),
     ]
 }
 
-fn chains(devices: &[Device], gateways: &[IpAddr], peers: bool) -> Vec<Chain> {
+/// Inside, all but Docker's resolver.
+fn own() -> Vec<(Vec<Condition>, Action)> {
+    let resolver = (vec![Condition::Destination(Prefix::of_one(DOCKERS_RESOLVER.into()))], Action::Reject);
+    let resolver = Some(resolver).filter(|_| !weaken::is_off("egress-resolver"));
+    resolver.into_iter().chain([(vec![Condition::To(LOOPBACK)], Action::Accept)]).collect()
+}
+
+fn chains(devices: &[Device], host: &[IpAddr], peers: bool) -> Vec<Chain> {
     let from = |device: &Device| Condition::From(device.number);
-    let mut output = vec![
-        (vec![Condition::Destination(Prefix::of_one(DOCKERS_RESOLVER.into()))], Action::Reject),
-        (vec![Condition::To(LOOPBACK)], Action::Accept),
-        (vec![Condition::Known], Action::Accept),
-        (neighbours(), Action::Accept),
-    ];
-    if weaken::is_off("egress-resolver") {
-        output.remove(0);
-    }
+    let mut output = own();
+    output.extend([(vec![Condition::Known], Action::Accept), (neighbours(), Action::Accept)]);
     let mut input = vec![
         (vec![Condition::From(LOOPBACK)], Action::Accept),
         (vec![Condition::Known], Action::Accept),
@@ -144,14 +177,17 @@ fn chains(devices: &[Device], gateways: &[IpAddr], peers: bool) -> Vec<Chain> {
     ];
     let networks = devices.iter().flat_map(|device| device.networks.iter().map(move |(_, range)| (device, *range)));
     for (device, range) in networks {
-        let routers = gateways.iter().filter(|router| range.contains(**router)).map(|router| Prefix::of_one(*router));
-        if peers {
-            output.extend(routers.map(|router| (vec![Condition::Destination(router)], Action::Reject)));
+        let of_host = host.iter().filter(|each| range.contains(**each)).map(|each| Prefix::of_one(*each));
+        if !peers {
+            if !weaken::is_off("egress-peers") {
+                // A published port is reached from the host, or from far away. A neighbour could carry data out.
+                input.extend(of_host.map(|each| (vec![from(device), Condition::Source(each)], Action::Accept)));
+                input.push((vec![from(device), Condition::Source(range)], Action::Drop));
+            }
+        } else if !is_link_local(range) || weaken::is_off("egress-peers-host") {
+            let closed = of_host.chain(shared(range)).filter(|_| !weaken::is_off("egress-peers-host"));
+            output.extend(closed.map(|each| (vec![Condition::Destination(each)], Action::Reject)));
             output.push((vec![Condition::To(device.number), Condition::Destination(range)], Action::Accept));
-        } else if !weaken::is_off("egress-peers") {
-            // A published port is reached from the host, or from far away. A neighbour could carry data out.
-            input.extend(routers.map(|router| (vec![from(device), Condition::Source(router)], Action::Accept)));
-            input.push((vec![from(device), Condition::Source(range)], Action::Drop));
         }
     }
     input.extend(devices.iter().map(|device| (vec![from(device)], Action::Accept)));
@@ -162,6 +198,28 @@ fn chains(devices: &[Device], gateways: &[IpAddr], peers: bool) -> Vec<Chain> {
         ("forward", Hook::Forward, vec![(Vec::new(), Action::Drop)]),
         ("out", Hook::Output, output),
     ]
+}
+
+/// Each device of the host has such an address, which no message here contains.
+fn is_link_local(range: Prefix) -> bool {
+    match range.address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+/// The addresses by which the host is reached besides its own: IPv6's anycast address of routers is the first of a range
+/// (RFC 4291), and IPv4's broadcast address the last. Old kernels take the first for broadcast, too.
+fn shared(range: Prefix) -> Vec<Prefix> {
+    let rest = if range.address.is_ipv4() { 32 } else { 128 } - range.length;
+    if rest < 2 {
+        return Vec::new(); // a range of two addresses has neither (RFC 3021, RFC 6164)
+    }
+    let last = match range.address {
+        IpAddr::V4(v4) => Some(IpAddr::V4((v4.to_bits() | u32::MAX >> range.length).into())),
+        IpAddr::V6(_) => None,
+    };
+    [Some(range.address), last].into_iter().flatten().map(Prefix::of_one).collect()
 }
 
 #[cfg(test)]
@@ -197,7 +255,50 @@ mod tests {
         let host = position(&(vec![Condition::Destination(Prefix::of_one(router))], Action::Reject));
         let range = Prefix::new(router, 16).unwrap();
         let peer = position(&(vec![Condition::To(7), Condition::Destination(range)], Action::Accept));
-        assert!(host < peer && output.len() == 7, "{output:?}");
+        assert!(host < peer && output.len() == 9, "{output:?}");
+        // The broadcast address, and IPv6's address of routers, are the host's too.
+        let broadcast = IpAddr::from([172, 17, 255, 255]);
+        assert!(position(&(vec![Condition::Destination(Prefix::of_one(broadcast))], Action::Reject)) < peer);
+        let six: Prefix = Prefix::new("fd00:28::".parse().unwrap(), 64).unwrap();
+        assert_eq!(shared(six), [Prefix::of_one(six.address)]);
+        assert_eq!(shared(Prefix::of_one(router)), []);
+    }
+
+    #[test]
+    fn peers_have_no_link_local_range() {
+        let networks = [("fe80::1", 64), ("169.254.7.1", 16), ("fd00:28::2", 64)].map(|(text, length)| {
+            let address: IpAddr = text.parse().unwrap();
+            (address, Prefix::new(address, length).unwrap())
+        });
+        let own = networks[2].1;
+        let chains = chains(&[Device { number: 7, networks: networks.into() }], &[], true);
+        let opened = chains[2].2.iter().filter(|(when, then)| *then == Action::Accept && when[0] == Condition::To(7));
+        let opened: Vec<_> = opened.map(|(when, _)| when[1].clone()).collect();
+        assert_eq!(opened, [Condition::Destination(own)]);
+    }
+
+    #[test]
+    fn a_network_without_devices_does_not_reach_dockers_resolver() {
+        for chains in [closed(), chains(&[device()], &[], false)] {
+            let (_, hook, output) = chains.last().unwrap();
+            let resolver = Condition::Destination(Prefix::of_one(DOCKERS_RESOLVER.into()));
+            assert_eq!((*hook, &output[0]), (Hook::Output, &(vec![resolver], Action::Reject)));
+        }
+    }
+
+    #[test]
+    fn every_router_of_a_route_is_read() {
+        let hop = |last: u8| {
+            let attribute = Request::default().attribute(5, &[10, 0, 0, last]).into_bytes();
+            [&((8 + attribute.len()) as u16).to_ne_bytes()[..], &[0; 6], &attribute].concat()
+        };
+        let route =
+            Request::new(&[0; ROUTE_BYTES]).attribute(5, &[10, 0, 0, 1]).attribute(9, &[hop(2), hop(3)].concat());
+        let via = [&10_u16.to_ne_bytes()[..], &std::net::Ipv6Addr::LOCALHOST.octets()].concat();
+        let found = routers(&route.attribute(18, &via).into_bytes(), ROUTE_BYTES);
+        let found: Vec<_> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(found, ["10.0.0.1", "10.0.0.2", "10.0.0.3", "::1"]);
+        assert_eq!(hops(&[255, 255]), [] as [IpAddr; 0]);
     }
 
     #[test]

@@ -10,6 +10,8 @@ use std::process::{Child, Command, Stdio};
 /// The port of the host that the rule allows, and another one.
 const ALLOWED: &str = "7001";
 const CLOSED: &str = "7002";
+/// At every IPv6 address of the host.
+const SIX: &str = "7003";
 /// The host's address in the network, as Docker gives it.
 const HOST: &str = "172.28.0.1";
 
@@ -36,11 +38,12 @@ impl Networks {
         add("closed", brig, &[&rule]);
         add("peers", brig, &[&rule, "dev.brig.egress.peers=true"]);
         add("own", brig, &["dev.brig.egress.allow=172.28.0.0/24:80"]);
-        for switch in ["egress-devices", "egress-peers", "egress-raw", "egress-resolver"] {
+        for switch in ["egress-devices", "egress-peers-host", "egress-peers", "egress-raw", "egress-resolver"] {
             let path = programs.path().join(switch);
             std::fs::write(&path, format!("#!/bin/sh\nBRIG_WEAKEN={switch} exec {brig} \"$@\"\n")).unwrap();
             std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
-            add(switch, path.to_str().unwrap(), &[&rule]);
+            let peers = (switch == "egress-peers-host").then_some("dev.brig.egress.peers=true");
+            add(switch, path.to_str().unwrap(), &[&[rule.as_str()], peers.as_slice()].concat());
         }
         let config = json!({"runtimes": Value::Object(runtimes)}).to_string();
         let docker = Docker::make(BRIDGED, &config)?;
@@ -48,7 +51,7 @@ impl Networks {
         let page = networks.docker.lab.path().join("host");
         std::fs::create_dir(&page).unwrap();
         std::fs::write(page.join("index.html"), "host").unwrap();
-        for at in [format!("127.0.0.1:{ALLOWED}"), format!("{HOST}:{CLOSED}")] {
+        for at in [format!("127.0.0.1:{ALLOWED}"), format!("{HOST}:{CLOSED}"), format!("[::]:{SIX}")] {
             let server = Command::new("nsenter")
                 .args(["-t", &networks.docker.pid(), "-n"])
                 .arg(busybox().unwrap())
@@ -151,6 +154,24 @@ fn published_port_of_a_closed_container_is_reached_and_a_neighbour_is_not_served
         ["neighbour", "refused"],
         "a peer is reached, the host is not"
     );
+}
+
+#[test]
+fn peers_do_not_reach_the_host_by_ipv6() {
+    let Some(networks) = Networks::new() else { return };
+    networks.run("", "docker network create --ipv6 --subnet fd00:28::/64 --gateway fd00:28::1 six").succeeded();
+    networks.run("", "docker network connect --ip6 fd00:28::99 six neighbour").succeeded();
+    networks.run("", &format!("docker exec -d neighbour httpd -f -p [::]:{SIX} -h /www")).succeeded();
+    // Docker gives every bridge with IPv6 the first address, and the kernel makes fd00:28:: one of the host's.
+    let line = ["[fe80::1%eth0]", "[fd00:28::1]", "[fd00:28::]", "[fd00:28::99]"]
+        .map(|at| get(&format!("{at}:{SIX}")))
+        .join("; echo; ");
+    // The addresses are in use after the detection of duplicates.
+    let line = format!("while ip -6 addr show dev eth0 | grep -q tentative; do sleep 0.1; done; {line}");
+    for (runtime, host) in [("peers", "refused"), ("egress-peers-host", "host")] {
+        let out = networks.inside(runtime, "--network six", &line);
+        assert_eq!(out.split_whitespace().collect::<Vec<_>>(), [host, host, host, "neighbour"], "{runtime}");
+    }
 }
 
 #[test]
