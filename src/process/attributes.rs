@@ -5,6 +5,7 @@ use super::procfs::Procfs;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::spec::config::linux::{Linux, MemoryPolicy, Personality};
 use crate::spec::config::process::{IoPriority, Process, Scheduler};
+use crate::spec::resources::bits_of_list;
 use crate::sys::attributes::{self as sys, SchedAttr};
 use nix::sys::personality::{Persona, set as set_personality};
 
@@ -209,7 +210,7 @@ fn memory_policy_of(asked: &MemoryPolicy) -> Result<(u32, Vec<u64>)> {
     let mode = known(&MEMORY_MODES, &asked.mode, "mode")?;
     let flags =
         asked.flags.iter().try_fold(0, |bits, flag| known(&MEMORY_FLAGS, flag, "flag").map(|bit| bits | bit))?;
-    let nodes = cpu_list(&asked.nodes).doing(|| format!("invalid memory policy nodes {:?}", asked.nodes))?;
+    let nodes = bits_of_list(&asked.nodes).doing(|| format!("invalid memory policy nodes {:?}", asked.nodes))?;
     let wants_none = matches!(asked.mode.as_str(), "MPOL_DEFAULT" | "MPOL_LOCAL");
     if wants_none != nodes.is_empty() && asked.mode != "MPOL_PREFERRED" {
         return Err(Error::new(
@@ -246,42 +247,9 @@ pub(crate) fn every_cpu() -> Vec<u64> {
     vec![u64::MAX; 128]
 }
 
-/// The bits of a list such as `0-3,7`.
-pub(crate) fn cpu_list(list: &str) -> Result<Vec<u64>> {
-    /// Above the limit of every kernel build.
-    const MOST: usize = 65_536;
-    let wrong =
-        || Error::new(Kind::Spec, format!("`{}` is not a list of numbers such as `0-3,7`", list.escape_debug()));
-    let mut bits = Vec::new();
-    for range in list.split(',').map(str::trim).filter(|range| !range.is_empty()) {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (usize, usize) = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
-        if first > last || last >= MOST {
-            return Err(wrong());
-        }
-        for number in first..=last {
-            if bits.len() <= number / 64 {
-                bits.resize(number / 64 + 1, 0);
-            }
-            bits[number / 64] |= 1 << (number % 64);
-        }
-    }
-    Ok(bits)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lists_are_read_strictly() {
-        assert_eq!(cpu_list("0-3,7").unwrap(), [0x8f]);
-        assert_eq!(cpu_list("64").unwrap(), [0, 1]);
-        assert!(cpu_list("").unwrap().is_empty());
-        for wrong in ["a", "3-1", "1-", "99999999", "-1", "1;2"] {
-            assert!(cpu_list(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn words_become_the_kernels_numbers_or_errors() {

@@ -270,6 +270,29 @@ impl Memory {
     }
 }
 
+/// The bits of a list such as `0-3,7`.
+pub(crate) fn bits_of_list(list: &str) -> error::Result<Vec<u64>> {
+    /// Above the limit of every kernel build.
+    const MOST: usize = 65_536;
+    let wrong =
+        || Error::new(Kind::Spec, format!("`{}` is not a list of numbers such as `0-3,7`", list.escape_debug()));
+    let mut bits = Vec::new();
+    for range in list.split(',').map(str::trim).filter(|range| !range.is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (usize, usize) = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
+        if first > last || last >= MOST {
+            return Err(wrong());
+        }
+        for number in first..=last {
+            if bits.len() <= number / 64 {
+                bits.resize(number / 64 + 1, 0);
+            }
+            bits[number / 64] |= 1 << (number % 64);
+        }
+    }
+    Ok(bits)
+}
+
 /// For v2 and systemd (runc 1.3, crun 1.21). A quadratic function of the logarithm maps 2, 1024, 262144 to 1, 100,
 /// 10000. The older linear formula gives a default container the weight 39.
 pub(crate) fn weight_of_shares(shares: u64) -> u64 {
@@ -369,6 +392,16 @@ mod tests {
         for wrong in [r#"{"pids": {"limit": "many"}}"#, r#"{"cpu": {"shares": -1}}"#, r#"{"devices": [{"allow": 1}]}"#]
         {
             assert!(serde_json::from_str::<Resources>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn lists_are_read_strictly() {
+        assert_eq!(bits_of_list("0-3,7").unwrap(), [0x8f]);
+        assert_eq!(bits_of_list("64").unwrap(), [0, 1]);
+        assert!(bits_of_list("").unwrap().is_empty());
+        for wrong in ["a", "3-1", "1-", "99999999", "-1", "1;2"] {
+            assert!(bits_of_list(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -5,9 +5,10 @@
 
 use super::names::Unit;
 use super::wire::{Property, Value};
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::spec::devices::{DeviceKind, DeviceList, Rule};
-use crate::spec::resources::{Resources, weight_of_shares};
+use crate::spec::resources::{Resources, bits_of_list, weight_of_shares};
+use std::collections::BTreeMap;
 
 // The first version of systemd with a property.
 const KNOWS_QUOTA_PERIOD: u32 = 242;
@@ -19,8 +20,6 @@ const KNOWS_OOM_POLICY_OF_SCOPES: u32 = 253;
 const PERIOD_US: u64 = 100_000;
 /// systemd rounds a quota to whole percents: 10 ms a second.
 const QUOTA_STEP_US: u64 = 10_000;
-/// More processors or memory nodes than any kernel has.
-const SET_SIZE: usize = 8192;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Host<'a> {
@@ -107,6 +106,9 @@ pub(super) fn of_limits(limits: &Resources, host: Host<'_>) -> Result<Vec<Proper
         // systemd refuses 0. The group's file gets the real value.
         add("TasksMax", size(if limit == 0 { 1 } else { limit.max(-1) }));
     }
+    let last = if host.is_v2 { of_files(&limits.unified, host.version) } else { Vec::new() };
+    list.retain(|(name, _)| last.iter().all(|(other, _)| other != name));
+    list.extend(last);
     Ok(list)
 }
 
@@ -121,27 +123,63 @@ fn quota_per_second(quota: i64, period: u64) -> u64 {
     }
 }
 
-/// `0-3,7`; the first byte has bits 0 to 7.
+/// The first byte has bits 0 to 7.
 fn bit_mask(set: &str) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    for part in set.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let range = first.trim().parse::<usize>().and_then(|first| Ok((first, last.trim().parse::<usize>()?)));
-        let Ok((first, last)) = range
-            .map_err(drop)
-            .and_then(|range| if range.0 <= range.1 && range.1 < SET_SIZE { Ok(range) } else { Err(()) })
-        else {
-            return Err(Error::new(Kind::Spec, "invalid list: use a list such as `0-3,7`")
-                .doing(format!("read the set `{}`", set.escape_default())));
-        };
-        for bit in first..=last {
-            if bytes.len() <= bit / 8 {
-                bytes.resize(bit / 8 + 1, 0);
-            }
-            bytes[bit / 8] |= 1 << (bit % 8);
-        }
-    }
+    let words = bits_of_list(set).map_err(|error| error.doing(format!("read the set `{}`", set.escape_default())))?;
+    let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
     Ok(bytes)
+}
+
+/// The files that `cgroup` writes last. The kernel judges a value that cannot be read here.
+fn of_files(files: &BTreeMap<String, String>, version: u32) -> Vec<Property> {
+    let one = |name: &str, value: Option<u64>| value.map(|value| (name.to_owned(), Value::U64(value)));
+    let set = |name: &str, list: &str| {
+        let mask = bit_mask(list).ok().filter(|mask| !mask.is_empty() && version >= KNOWS_CPUSET);
+        mask.map(|mask| (name.to_owned(), Value::Bytes(mask)))
+    };
+    let of_file = |(file, text): (&String, &String)| {
+        let value = text.lines().last().unwrap_or_default().trim(); // each line is a write
+        let property = match file.as_str() {
+            "memory.min" => one("MemoryMin", amount(value)),
+            "memory.low" => one("MemoryLow", amount(value)),
+            "memory.high" => one("MemoryHigh", amount(value)),
+            "memory.max" => one("MemoryMax", amount(value)),
+            "memory.swap.max" => one("MemorySwapMax", amount(value)),
+            "pids.max" => one("TasksMax", amount(value).map(|most| most.max(1))),
+            "cpu.weight" => one("CPUWeight", value.parse().ok().filter(|weight| (1..=10_000).contains(weight))),
+            "cpuset.cpus" => set("AllowedCPUs", value),
+            "cpuset.mems" => set("AllowedMemoryNodes", value),
+            "cpu.max" => return quota_of_file(value, version),
+            _ => None,
+        };
+        property.into_iter().collect::<Vec<_>>()
+    };
+    files.iter().flat_map(of_file).collect()
+}
+
+/// `max`, or a number with the kernel's suffixes (memparse).
+fn amount(text: &str) -> Option<u64> {
+    if text == "max" {
+        return Some(u64::MAX);
+    }
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let power = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" => 0,
+        suffix => ["K", "M", "G", "T", "P", "E"].iter().position(|each| *each == suffix)? + 1,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << (10 * power))
+}
+
+/// `QUOTA`, or `QUOTA PERIOD`.
+fn quota_of_file(text: &str, version: u32) -> Vec<Property> {
+    let mut words = text.split_whitespace();
+    let quota = words.next().and_then(|quota| if quota == "max" { Some(-1) } else { quota.parse().ok() });
+    let period = words.next().map_or(Some(0), |period| period.parse::<u64>().ok());
+    let (Some(quota), Some(period)) = (quota, period) else { return Vec::new() };
+    let period_property = (period != 0 && version >= KNOWS_QUOTA_PERIOD).then_some(("CPUQuotaPeriodUSec", period));
+    let all = period_property.into_iter().chain([("CPUQuotaPerSecUSec", quota_per_second(quota, period))]);
+    all.map(|(name, value)| (name.to_owned(), Value::U64(value))).collect()
 }
 
 /// systemd cannot express rules that allow by default: then brig's own filter enforces them.
@@ -246,13 +284,45 @@ mod tests {
         check(
             r#"{"cpu": {"cpus": "3-1"}}"#,
             257,
-            "read the set `3-1`: invalid list: use a list such as `0-3,7`",
-            "read the set `3-1`: invalid list: use a list such as `0-3,7`",
+            "read the set `3-1`: `3-1` is not a list of numbers such as `0-3,7`",
+            "read the set `3-1`: `3-1` is not a list of numbers such as `0-3,7`",
         );
         check(r#"{"cpu": {"cpus": "0-1"}}"#, 243, "", "");
         check(r#"{"pids": {"limit": 0}}"#, 257, "TasksMax=1", "TasksMax=1");
         check(r#"{"pids": {"limit": -1}}"#, 257, "TasksMax=infinity", "TasksMax=infinity");
         check(r#"{"blockIO": {"weight": 500}}"#, 257, "", "BlockIOWeight=500");
+    }
+
+    #[test]
+    fn unified_files_become_properties_and_override_the_others() {
+        for (file, value, expected) in [
+            ("memory.min", "4096", "MemoryMin=4096"),
+            ("memory.low", "1K", "MemoryLow=1024"),
+            ("memory.high", "1G", "MemoryHigh=1073741824"),
+            ("memory.max", "max", "MemoryMax=infinity"),
+            ("memory.swap.max", "0", "MemorySwapMax=0"),
+            ("pids.max", "7", "TasksMax=7"),
+            ("pids.max", "0", "TasksMax=1"),
+            ("cpu.weight", "50", "CPUWeight=50"),
+            ("cpu.weight", "0", ""),
+            ("cpu.max", "50000 100000", "CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=500000"),
+            ("cpu.max", "20000", "CPUQuotaPerSecUSec=200000"),
+            ("cpu.max", "max 50000", "CPUQuotaPeriodUSec=50000 CPUQuotaPerSecUSec=infinity"),
+            ("cpuset.cpus", "0,2-3", "AllowedCPUs=Bytes([13])"),
+            ("cpuset.mems", "1", "AllowedMemoryNodes=Bytes([2])"),
+            ("cpuset.cpus", "0-3:1/2", ""),
+            ("memory.max", "1G1", ""),
+            ("memory.oom.group", "1", ""),
+        ] {
+            check(&serde_json::json!({"unified": {file: value}}).to_string(), 257, expected, "");
+        }
+        check(
+            r#"{"memory": {"limit": 100}, "pids": {"limit": 5}, "unified": {"memory.max": "1\n7"}}"#,
+            257,
+            "MemorySwapMax=100 TasksMax=5 MemoryMax=7",
+            "MemoryLimit=100 TasksMax=5",
+        );
+        check(r#"{"unified": {"cpuset.cpus": "0", "cpu.max": "1000 10000"}}"#, 241, "CPUQuotaPerSecUSec=100000", "");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::spec::config::Config;
 use crate::spec::config::check::check_process;
 use crate::spec::config::process::{Capabilities, Process};
 use crate::spec::protections::Protections;
+use crate::spec::resources::bits_of_list;
 use crate::spec::state::Status;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -296,7 +297,7 @@ fn plan(
     let vectors = Vectors::new(&arguments, &environment).map_err(|error| error.of_kind(Kind::Spec))?;
     let mut attributes = attributes::plan(process, &config.linux)?;
     let affinity = process.exec_cpu_affinity.as_ref();
-    let list = |text: &str| if text.is_empty() { Ok(None) } else { attributes::cpu_list(text).map(Some) };
+    let list = |text: &str| if text.is_empty() { Ok(None) } else { bits_of_list(text).map(Some) };
     // The processors of the cgroup, not the caller's: the container's own cgroup, or its creator's.
     let every = (affinity.is_none() && !record.keeps_affinity).then(attributes::every_cpu);
     attributes.affinity = affinity.map(|affinity| list(&affinity.last)).transpose()?.flatten().or(every);
