@@ -2,10 +2,12 @@
 
 use super::wire::{CALL, Call, ERROR, MESSAGE_BYTES, Message, PREFIX_BYTES, RETURN, SIGNAL};
 use crate::error::{Context, Error, Kind, Result};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -46,13 +48,8 @@ pub(super) struct Bus {
 impl Bus {
     pub(super) fn connect(address: &Address, peer: Peer) -> Result<Bus> {
         let step = || format!("connect to the bus `{}`", address.show());
-        let stream = match address {
-            Address::Path(path) => UnixStream::connect(path),
-            Address::Abstract(name) => {
-                SocketAddr::from_abstract_name(name).and_then(|address| UnixStream::connect_addr(&address))
-            }
-        };
-        let mut bus = Bus { stream: stream.failing(Kind::Cgroup, step)?, peer, serial: 0, signals: VecDeque::new() };
+        let stream = open(address, REPLY_WAIT).map_err(|errno| late(errno, REPLY_WAIT).doing(step()))?;
+        let mut bus = Bus { stream, peer, serial: 0, signals: VecDeque::new() };
         bus.authenticate().map_err(|error| error.doing(step()))?;
         if peer == Peer::Bus {
             let hello = Call {
@@ -103,7 +100,10 @@ impl Bus {
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
-        self.stream.write_all(bytes).failing(Kind::Cgroup, || "write to the bus")
+        self.stream.write_all(bytes).map_err(|cause| {
+            let errno = Errno::from_io_error(&cause).unwrap_or(Errno::IO);
+            late(errno, REPLY_WAIT).doing("write to the bus")
+        })
     }
 
     fn receive(&mut self, bytes: &mut [u8], end: Instant) -> Result<()> {
@@ -185,6 +185,25 @@ impl Bus {
     }
 }
 
+/// The timeout is set first: connect(2) waits while the peer accepts no connection.
+fn open(address: &Address, wait: Duration) -> Result<UnixStream, Errno> {
+    let there = match address {
+        Address::Path(path) => SocketAddrUnix::new(path.as_path()),
+        Address::Abstract(name) => SocketAddrUnix::new_abstract_name(name),
+    }?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(wait))?;
+    connect(&socket, &there)?;
+    Ok(socket.into())
+}
+
+fn late(errno: Errno, wait: Duration) -> Error {
+    if errno == Errno::AGAIN {
+        return Error::new(Kind::Cgroup, format!("it took nothing within {} s", wait.as_secs()));
+    }
+    Error::os(Kind::Cgroup, errno)
+}
+
 impl Address {
     /// Parses a list (D-Bus specification, "Server Addresses"). Keeps only sockets of this machine.
     pub(super) fn parse(text: &str) -> Vec<Address> {
@@ -238,5 +257,20 @@ mod tests {
             [Address::Path("/run/user/1000/bus".into()), Address::Abstract(b"/tmp/a b".to_vec())]
         );
         assert_eq!(Address::parse("unix:path=/a%2"), []);
+    }
+
+    #[test]
+    fn a_peer_that_accepts_and_reads_nothing_is_not_awaited() {
+        let folder = tempfile::tempdir().unwrap();
+        let address = Address::Path(folder.path().join("bus"));
+        let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::bind(&listener, &SocketAddrUnix::new(folder.path().join("bus")).unwrap()).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let wait = Duration::from_millis(50);
+        let mut first = open(&address, wait).unwrap();
+        assert_eq!(open(&address, wait).unwrap_err(), Errno::AGAIN);
+        let cause = first.write_all(&vec![0; 8 << 20]).unwrap_err();
+        assert_eq!(cause.kind(), std::io::ErrorKind::WouldBlock);
+        assert_eq!(late(Errno::AGAIN, REPLY_WAIT).to_string(), "it took nothing within 30 s");
     }
 }
