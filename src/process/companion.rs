@@ -70,8 +70,9 @@ impl Companion {
                 drop((theirs, out));
                 let keeper = Keeper(keeper);
                 match receive_route(&ours)? {
-                    Some(inside) => Ok(Companion { keeper, inside: Route::from(inside) }),
-                    None => Err(refusal(&service, words)),
+                    Answer::Ready(inside) => Ok(Companion { keeper, inside: Route::from(inside) }),
+                    Answer::Failed => Err(refusal(&service, words, None)),
+                    Answer::Late => Err(refusal(&service, words, Some(PATIENCE))),
                 }
             }
         }
@@ -94,18 +95,27 @@ impl Drop for Keeper {
     }
 }
 
-/// `None` if the program failed; the socket comes when the network is ready.
-fn receive_route(channel: &Channel) -> Result<Option<OwnedFd>> {
+enum Answer {
+    /// A socket of the network, which is ready.
+    Ready(OwnedFd),
+    Failed,
+    /// After [`PATIENCE`].
+    Late,
+}
+
+fn receive_route(channel: &Channel) -> Result<Answer> {
     let step = || "hear from a program beside the container";
     let timeout = Timespec::try_from(PATIENCE).unwrap_or_default();
     if poll(&mut [PollFd::new(channel, PollFlags::IN)], Some(&timeout)).failing(Kind::Network, step)? == 0 {
-        return Err(Error::new(Kind::Network, format!("no network after {} s", PATIENCE.as_secs())).doing(step()));
+        return Ok(Answer::Late);
     }
     let packet = channel.receive().failing(Kind::Network, step)?;
-    Ok(packet.filter(|packet| packet.bytes == DONE).and_then(|packet| packet.descriptor))
+    let inside = packet.filter(|packet| packet.bytes == DONE).and_then(|packet| packet.descriptor);
+    Ok(inside.map_or(Answer::Failed, Answer::Ready))
 }
 
-fn refusal(service: &Service, words: OwnedFd) -> Error {
+/// With the program's last line. `late`: it was not ready after this time.
+fn refusal(service: &Service, words: OwnedFd, late: Option<Duration>) -> Error {
     let mut bytes = Vec::new();
     // Unreadable output counts as empty.
     let _ = rustix::fs::fcntl_setfl(&words, rustix::fs::OFlags::NONBLOCK);
@@ -113,7 +123,8 @@ fn refusal(service: &Service, words: OwnedFd) -> Error {
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let last = lines.last().map_or("it printed nothing".to_owned(), |line| line.escape_debug().to_string());
-    Error::new(Kind::Network, last).doing(format!("run `{}`", service.path.to_string_lossy()))
+    let cause = late.map_or(last.clone(), |time| format!("no network after {} s: {last}", time.as_secs()));
+    Error::new(Kind::Network, cause).doing(format!("run `{}`", service.path.to_string_lossy()))
 }
 
 fn keep(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
@@ -179,4 +190,28 @@ fn become_service(service: &Service, out: &OwnedFd) -> Result<std::convert::Infa
     let arguments = Vector::new(service.arguments.clone());
     let errno = execve(&service.path, &arguments, &Vector::new(Vec::new()));
     Err(Error::os(Kind::Network, errno).doing(step()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn a_late_program_is_quoted() {
+        let file = || OwnedFd::from(File::open("/dev/null").unwrap());
+        let service = Service {
+            path: c"/usr/bin/pasta".to_owned(),
+            arguments: Vec::new(),
+            network: file(),
+            users: file(),
+            user: None,
+            own_tun: false,
+        };
+        // The program holds the other end.
+        let (words, out) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        File::from(out.try_clone().unwrap()).write_all(b"first\nNo interface with a default route\n").unwrap();
+        let error = refusal(&service, words, Some(PATIENCE)).to_string();
+        assert_eq!(error, "run `/usr/bin/pasta`: no network after 10 s: No interface with a default route");
+    }
 }
