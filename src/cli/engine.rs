@@ -135,25 +135,23 @@ fn set_up(arguments: SetupArguments) -> Result<ExitCode> {
         tell!("nothing to change: {} is set up so already", engine.word());
     } else {
         output::lines(edits.iter().map(|edit| output::escaped(&format!("changed {}", edit.path.display()))));
-        tell!("{}", next(engine, arguments.remove));
+        tell!("{}", next(engine, arguments.user, arguments.remove));
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// What the caller does next.
-fn next(engine: Engine, is_removed: bool) -> &'static str {
-    match (engine, is_removed) {
-        (Engine::Podman, false) => "podman reads it at its next call; try `brig engine check podman`",
-        (Engine::Podman, true) => "podman reads it at its next call",
+fn next(engine: Engine, for_user: bool, is_removed: bool) -> String {
+    let (load, check) = match (engine, for_user) {
+        (Engine::Podman, _) => ("podman reads it at its next call", "; try `brig engine check podman`"),
         (Engine::Docker, false) => {
-            "reload it with `systemctl reload docker`, or restart dockerd; then `brig engine check docker`"
+            ("reload it with `systemctl reload docker`, or restart dockerd", "; then `brig engine check docker`")
         }
-        (Engine::Docker, true) => "reload it with `systemctl reload docker`, or restart dockerd",
-        (Engine::Containerd, false) => "restart containerd; then make a RuntimeClass with the handler `brig`",
-        (Engine::Containerd, true) => "restart containerd",
-        (Engine::Crio, false) => "restart crio; then make a RuntimeClass with the handler `brig`",
-        (Engine::Crio, true) => "restart crio",
-    }
+        (Engine::Docker, true) => ("run `systemctl --user restart docker`", "; then `brig engine check docker`"),
+        (Engine::Containerd, _) => ("restart containerd", "; then make a RuntimeClass with the handler `brig`"),
+        (Engine::Crio, _) => ("restart crio", "; then make a RuntimeClass with the handler `brig`"),
+    };
+    if is_removed { load.to_owned() } else { format!("{load}{check}") }
 }
 
 /// The file as it would be.
@@ -182,4 +180,15 @@ fn check(arguments: &CheckArguments) -> Result<ExitCode> {
     }
     let is_missing = findings.iter().any(|each| each.wanted.is_some() && !each.in_force);
     Ok(if is_missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_daemon_of_a_user_is_restarted_by_that_user() {
+        assert_eq!(next(Engine::Docker, true, true), "run `systemctl --user restart docker`");
+        assert!(next(Engine::Docker, false, false).starts_with("reload it with `systemctl reload docker`"));
+    }
 }

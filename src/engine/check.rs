@@ -32,7 +32,11 @@ pub struct Finding {
 /// # Errors
 /// brig is not registered, or the engine could not run the container; its last line is in the error.
 pub fn check(engine: Engine) -> Result<Vec<Finding>> {
-    let registered = registered(engine).ok_or_else(|| {
+    let for_user = match engine {
+        Engine::Docker => is_rootless_docker(),
+        _ => !rustix::process::geteuid().is_root(),
+    };
+    let registered = registered(engine, for_user).ok_or_else(|| {
         Error::new(Kind::NotFound, format!("brig is not a runtime of {}", engine.word()))
             .hint(format!("run `brig engine setup {}`", engine.word()))
     })?;
@@ -88,6 +92,12 @@ fn findings(registered: &Registered, inside: &Inside, is_written: bool) -> Vec<F
             if is_written { "a receipt was written" } else { "no receipt was written" }.to_owned(),
         ),
     ]
+}
+
+/// The daemon that answers, by DOCKER_HOST or a context, reads the user's file.
+fn is_rootless_docker() -> bool {
+    let done = output(Command::new("docker").args(["info", "--format", "{{.SecurityOptions}}"]), "docker");
+    done.is_ok_and(|done| String::from_utf8_lossy(&done.stdout).contains("name=rootless"))
 }
 
 /// The image contains this program alone.

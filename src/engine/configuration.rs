@@ -1,6 +1,6 @@
 //! Podman, containerd and CRI-O: brig's own configuration file, or a block at the end of one.
 
-use super::{Annotations, Edit, Engine, RUNTIME, Registered, Setup, read, user_folder};
+use super::{Access, Annotations, Edit, Engine, RUNTIME, Registered, Setup, read, user_folder};
 use crate::error::{Error, Kind, Result};
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -12,6 +12,9 @@ const END: &str = "# END brig";
 const JOINED: &str = "# The line above had no newline.";
 /// Adds annotations: containerd gives its runtime no arguments.
 const WRAPPER: &str = "/usr/local/libexec/brig-containerd";
+/// What `disabled_plugins` may call it.
+const CRI: [&str; 3] = ["cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"];
+const EXECUTABLE: Access = Access { mode: 0o755, owner: None };
 const PODMAN_RUNTIMES: &str = "\"brig\", \"crun\", \"runc\", \"kata\", \"krun\", \"runsc\", \"youki\"";
 
 fn path(engine: Engine, for_user: bool) -> Result<PathBuf> {
@@ -40,25 +43,26 @@ pub(super) fn setup(setup: &Setup) -> Result<Vec<Edit>> {
         Engine::Containerd if !setup.annotations.is_empty() => PathBuf::from(WRAPPER),
         _ => setup.program.clone(),
     };
+    if rest.is_empty() && setup.engine == Engine::Containerd {
+        return Err(Error::new(Kind::NotFound, format!("`{}` does not exist", path.display()))
+            .hint("make it first: containerd config default > /etc/containerd/config.toml"));
+    }
     let block = match setup.engine {
         Engine::Podman => podman(setup),
         Engine::Crio => crio(setup),
         _ => containerd(rest, setup, &program)?,
     };
-    if rest.is_empty() && setup.engine == Engine::Containerd {
-        return Err(Error::new(Kind::NotFound, format!("`{}` does not exist", path.display()))
-            .hint("make it first: containerd config default > /etc/containerd/config.toml"));
-    }
     let after = with_block(rest, &block);
     after.parse::<Table>().map_err(|cause| {
         Error::new(Kind::Spec, cause.to_string().trim().to_owned())
             .doing(format!("add brig to `{}`", path.display()))
             .hint("remove the runtime `brig` from the file first")
     })?;
-    let mut edits = vec![Edit { path, before, after: Some(after.into_bytes()), mode: 0o644 }];
+    let access = Access::of(&path, 0o644);
+    let mut edits = vec![Edit { path, before, after: Some(after.into_bytes()), access }];
     if setup.engine == Engine::Containerd {
         let script = (!setup.annotations.is_empty()).then(|| wrapper(setup).into_bytes());
-        edits.push(Edit { path: WRAPPER.into(), before: read(WRAPPER.as_ref())?, after: script, mode: 0o755 });
+        edits.push(Edit { path: WRAPPER.into(), before: read(WRAPPER.as_ref())?, after: script, access: EXECUTABLE });
     }
     edits.retain(|edit| edit.before != edit.after);
     Ok(edits)
@@ -74,10 +78,16 @@ pub(super) fn remove(engine: Engine, for_user: bool) -> Result<Vec<Edit>> {
     let rest = without_block(&text);
     // Another program may have added lines to our file.
     let after = (engine == Engine::Containerd || !rest.is_empty()).then(|| rest.into_bytes());
-    let mut edits = vec![Edit { path, before, after, mode: 0o644 }];
+    let access = Access::of(&path, 0o644);
+    let mut edits = vec![Edit { path, before, after, access }];
     if engine == Engine::Containerd {
         let script = read(WRAPPER.as_ref())?;
-        edits.extend(script.map(|text| Edit { path: WRAPPER.into(), before: Some(text), after: None, mode: 0o755 }));
+        edits.extend(script.map(|text| Edit {
+            path: WRAPPER.into(),
+            before: Some(text),
+            after: None,
+            access: EXECUTABLE,
+        }));
     }
     Ok(edits)
 }
@@ -104,7 +114,7 @@ pub(super) fn registered(engine: Engine, for_user: bool) -> Option<Registered> {
             (runtime.get("runtime_path")?.as_str()?.to_owned(), pairs.collect())
         }
         _ => {
-            let plugin = plugin(&text);
+            let plugin = plugin(&table);
             let runtime = get(&["plugins", plugin, "containerd", "runtimes", RUNTIME, "options"])?;
             let program = runtime.get("BinaryName")?.as_str()?.to_owned();
             let script = if program == WRAPPER { read(WRAPPER.as_ref()).ok()?? } else { Vec::new() };
@@ -176,9 +186,8 @@ fn crio(setup: &Setup) -> String {
 }
 
 /// The CRI's plugin has another name since version 3 of the configuration (containerd 2).
-fn plugin(text: &str) -> &'static str {
-    let version = text.parse::<Table>().ok().and_then(|table| table.get("version")?.as_integer());
-    if version.is_some_and(|version| version >= 3) {
+fn plugin(config: &Table) -> &'static str {
+    if config.get("version").and_then(toml::Value::as_integer).is_some_and(|version| version >= 3) {
         "io.containerd.cri.v1.runtime"
     } else {
         "io.containerd.grpc.v1.cri"
@@ -193,12 +202,32 @@ fn containerd(rest: &str, setup: &Setup, program: &std::path::Path) -> Result<St
         )
         .hint("leave --default out, and write default_runtime_name = \"brig\" into that table of config.toml"));
     }
-    let plugin = plugin(rest);
+    let config: Table = rest.parse().map_err(|cause: toml::de::Error| {
+        Error::new(Kind::Spec, cause.to_string().trim().to_owned())
+            .doing("read the configuration of containerd")
+            .hint("mend the file first: `containerd config dump` shows how containerd reads it")
+    })?;
+    if config.get("version").and_then(toml::Value::as_integer).unwrap_or(1) < 2 {
+        let words = "the configuration of containerd has no `version`, or 1: CRI would not read brig's runtime there";
+        return Err(Error::new(Kind::Spec, words).hint("migrate it: `containerd config migrate` prints the new file"));
+    }
+    let disabled = config.get("disabled_plugins").and_then(toml::Value::as_array).into_iter().flatten();
+    if let Some(name) = disabled.filter_map(toml::Value::as_str).find(|name| CRI.contains(name)) {
+        let words = format!("`disabled_plugins` of containerd's configuration has `{name}`, which reads the runtimes");
+        return Err(Error::new(Kind::Spec, words)
+            .hint("remove it from that list, or use `ctr run --runc-binary`: docs/howto/engines.md"));
+    }
+    let plugin = plugin(&config);
+    let runc = ["plugins", plugin, "containerd", "runtimes", "runc", "options", "SystemdCgroup"];
+    let (first, keys) = (config.get(runc[0]), &runc[1..]);
+    let of_systemd = first.and_then(|plugins| keys.iter().try_fold(plugins, |at, key| at.get(key)));
+    // The kubelet and every runtime of the node must agree on it.
+    let driver = of_systemd.filter(|value| value.as_bool() == Some(true)).map_or("", |_| "SystemdCgroup = true\n");
     let table = format!("plugins.\"{plugin}\".containerd.runtimes.{RUNTIME}");
     let program = quoted(&program.to_string_lossy());
     Ok(format!(
         "[{table}]\nruntime_type = \"io.containerd.runc.v2\"\npod_annotations = [\"dev.brig.*\"]\n\
-         [{table}.options]\nBinaryName = {program}\n"
+         [{table}.options]\nBinaryName = {program}\n{driver}"
     ))
 }
 
@@ -235,11 +264,32 @@ mod tests {
         let runtime = &crio["crio"]["runtime"]["runtimes"]["brig"];
         assert_eq!(runtime["default_annotations"]["dev.brig.disk"].as_str(), Some("1G"));
         assert_eq!(crio["crio"]["runtime"]["default_runtime"].as_str(), Some("brig"));
-        for (version, plugin) in [("version = 3", "io.containerd.cri.v1.runtime"), ("", "io.containerd.grpc.v1.cri")] {
-            let text = containerd(version, &all(Engine::Containerd), "/x".as_ref()).unwrap();
-            let table: Table = text.parse().unwrap();
-            let options = &table["plugins"][plugin]["containerd"]["runtimes"]["brig"]["options"];
-            assert_eq!(options["BinaryName"].as_str(), Some("/x"));
+        for (version, plugin) in [(3, "io.containerd.cri.v1.runtime"), (2, "io.containerd.grpc.v1.cri")] {
+            for driver in [None, Some(true), Some(false)] {
+                let runc = format!("plugins.\"{plugin}\".containerd.runtimes.runc.options.SystemdCgroup");
+                let runc = driver.map_or(String::new(), |driver| format!("{runc} = {driver}"));
+                let text = containerd(&format!("version = {version}\n{runc}"), &all(Engine::Containerd), "/x".as_ref());
+                let table: Table = text.unwrap().parse().unwrap();
+                let options = &table["plugins"][plugin]["containerd"]["runtimes"]["brig"]["options"];
+                assert_eq!(options["BinaryName"].as_str(), Some("/x"));
+                let copied = options.get("SystemdCgroup").and_then(toml::Value::as_bool);
+                assert_eq!(copied, driver.filter(|is_systemd| *is_systemd));
+            }
+        }
+    }
+
+    #[test]
+    fn a_configuration_whose_runtimes_cri_does_not_read_is_refused() {
+        for (text, words) in [
+            ("root = \"/x\"", "no `version`"),
+            ("version = 1", "no `version`"),
+            ("version = 2\ndisabled_plugins = [\"cri\"]", "`cri`"),
+            ("version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]", "`disabled_plugins`"),
+            ("version = 3\ndisabled_plugins = [\"io.containerd.cri.v1.runtime\"]", "`disabled_plugins`"),
+            ("oops", "configuration of containerd"),
+        ] {
+            let error = containerd(text, &all(Engine::Containerd), "/x".as_ref()).unwrap_err();
+            assert!(error.to_string().contains(words) && error.advice().is_some(), "{text}: {error}");
         }
     }
 

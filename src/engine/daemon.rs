@@ -1,7 +1,7 @@
 //! Docker: a file beside daemon.json keeps the previous bytes, so that `remove` restores them exactly.
 
 use super::configuration::split;
-use super::{Edit, RUNTIME, Registered, Setup, read, user_folder};
+use super::{Access, Edit, RUNTIME, Registered, Setup, read, user_folder};
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;
 use serde::{Deserialize, Serialize};
@@ -36,10 +36,10 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Map<String, Value>> {
 pub(super) fn setup(setup: &Setup) -> Result<Vec<Edit>> {
     let path = path(setup.for_user)?;
     let now = read(&path)?;
-    // A repeated setup starts from the file before the first one.
+    // A repeated setup starts from the file without the first one.
     let before = match saved(&path)? {
-        Some(saved) if is_unchanged(&saved, now.as_deref()) => saved.before.map(String::into_bytes),
-        _ => now.clone(),
+        Some(saved) => before(&path, saved, now.as_deref())?,
+        None => now.clone(),
     };
     let mut config = parse(&path, before.as_deref().unwrap_or_default())?;
     let arguments: Vec<_> = setup
@@ -63,15 +63,17 @@ pub(super) fn setup(setup: &Setup) -> Result<Vec<Edit>> {
     if setup.is_default {
         config.insert("default-runtime".into(), json!(RUNTIME));
     }
-    let after = format!("{:#}\n", Value::Object(config)).into_bytes();
+    let after = text(config);
     let keep = Saved {
         before: before.map(String::from_utf8).transpose().map_err(|_| not_text(&path))?,
         written: files::digest(&after),
     };
     let keep = serde_json::to_vec(&keep).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
     let beside = saved_path(&path);
-    let saved = Edit { before: read(&beside)?, after: Some(keep), path: beside, mode: 0o644 };
-    let mut edits = vec![saved, Edit { path, before: now, after: Some(after), mode: 0o644 }];
+    // Both may have the passwords of a proxy.
+    let access = Access::of(&path, 0o644);
+    let saved = Edit { before: read(&beside)?, after: Some(keep), path: beside, access };
+    let mut edits = vec![saved, Edit { path, before: now, after: Some(after), access }];
     edits.retain(|edit| edit.before != edit.after);
     Ok(edits)
 }
@@ -83,24 +85,37 @@ pub(super) fn remove(for_user: bool) -> Result<Vec<Edit>> {
         let words = format!("`{}` was not changed by `brig engine setup`", path.display());
         return Err(Error::new(Kind::NotFound, words).hint("remove the runtime `brig` from it by hand"));
     };
-    let after = if is_unchanged(&saved, now.as_deref()) {
-        saved.before.map(String::into_bytes)
-    } else {
-        // Another program has changed the file: only our entries go.
-        let mut config = parse(&path, now.as_deref().unwrap_or_default())?;
-        if let Some(runtimes) = config.get_mut("runtimes").and_then(Value::as_object_mut) {
-            runtimes.remove(RUNTIME);
-        }
-        if config.get("default-runtime").is_some_and(|name| name == RUNTIME) {
-            config.remove("default-runtime");
-        }
-        Some(format!("{:#}\n", Value::Object(config)).into_bytes())
-    };
+    let after = before(&path, saved, now.as_deref())?;
     let beside = saved_path(&path);
-    let mut edits = vec![Edit { before: now, after, path, mode: 0o644 }];
+    let access = Access::of(&path, 0o644);
+    let mut edits = vec![Edit { before: now, after, path, access }];
     edits.retain(|edit| edit.before != edit.after);
-    edits.push(Edit { before: read(&beside)?, after: None, path: beside, mode: 0o644 });
+    edits.push(Edit { before: read(&beside)?, after: None, path: beside, access });
     Ok(edits)
+}
+
+/// The file without our entries. What another program wrote after `setup` stays.
+fn before(path: &Path, saved: Saved, now: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
+    let Some(now) = now else { return Ok(None) };
+    let before = saved.before.map(String::into_bytes);
+    if files::digest(now) == saved.written {
+        return Ok(before);
+    }
+    let mut config = parse(path, now)?;
+    let found = config.clone();
+    let before = parse(path, before.as_deref().unwrap_or_default())?;
+    if let Some(runtimes) = config.get_mut("runtimes").and_then(Value::as_object_mut) {
+        runtimes.remove(RUNTIME);
+    }
+    if config.get("default-runtime").is_some_and(|name| name == RUNTIME) {
+        config.remove("default-runtime");
+        config.extend(before.get("default-runtime").map(|earlier| ("default-runtime".to_owned(), earlier.clone())));
+    }
+    Ok(Some(if config == found { now.to_vec() } else { text(config) }))
+}
+
+fn text(config: Map<String, Value>) -> Vec<u8> {
+    format!("{:#}\n", Value::Object(config)).into_bytes()
 }
 
 pub(super) fn registered(for_user: bool) -> Option<Registered> {
@@ -120,10 +135,34 @@ fn saved(path: &Path) -> Result<Option<Saved>> {
     saved.failing(Kind::Record, || format!("read `{}`", beside.display())).map(Some)
 }
 
-fn is_unchanged(saved: &Saved, now: Option<&[u8]>) -> bool {
-    now.is_some_and(|now| files::digest(now) == saved.written)
-}
-
 fn not_text(path: &Path) -> Error {
     Error::new(Kind::Spec, format!("`{}` is not UTF-8", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_program_wrote_stays_and_our_entries_go() {
+        let saved = |before: Option<&str>| Saved { before: before.map(str::to_owned), written: files::digest(b"ours") };
+        let of = |earlier: Option<&str>, now: Option<&str>| {
+            let left = before("daemon.json".as_ref(), saved(earlier), now.map(str::as_bytes)).unwrap();
+            left.map(|bytes| String::from_utf8(bytes).unwrap())
+        };
+        assert_eq!(of(Some("{ }"), Some("ours")).as_deref(), Some("{ }"));
+        assert_eq!(of(None, Some("ours")), None);
+        assert_eq!(of(Some("{}"), None), None, "an absent file stays absent");
+        let edited = r#"{"debug": true, "default-runtime": "brig", "runtimes": {"brig": {}, "crun": {}}}"#;
+        let parse = |text: Option<String>| serde_json::from_str::<Value>(&text.unwrap()).unwrap();
+        let runtimes = json!({"crun": {}});
+        assert_eq!(parse(of(None, Some(edited))), json!({"debug": true, "runtimes": runtimes}));
+        let earlier = r#"{"default-runtime": "crun", "runtimes": {"crun": {}}}"#;
+        assert_eq!(
+            parse(of(Some(earlier), Some(edited))),
+            json!({"debug": true, "default-runtime": "crun", "runtimes": runtimes})
+        );
+        let own = r#"{"default-runtime": "other"}"#;
+        assert_eq!(of(Some("{}"), Some(own)).as_deref(), Some(own));
+    }
 }

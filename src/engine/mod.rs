@@ -10,14 +10,16 @@ mod daemon;
 use crate::container::landlock_layers;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
-use crate::sandbox::NetworkMode;
+use crate::sandbox::{Network, NetworkMode};
 use crate::spec::landlock::{ANNOTATION as LANDLOCK, OPTIONAL};
 use crate::spec::protections::{DISK, DISK_INODES, EGRESS, Protections, RECEIPT, SECCOMP};
 use crate::task::{Definition, config_home};
 pub use check::{Finding, check};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::{PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -90,8 +92,25 @@ pub struct Edit {
     pub before: Option<Vec<u8>>,
     /// Its bytes afterwards.
     pub after: Option<Vec<u8>>,
-    /// Of a new file.
+    access: Access,
+}
+
+/// Mode, and user and group. A file with passwords of a proxy stays closed to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Access {
     mode: u32,
+    owner: Option<(u32, u32)>,
+}
+
+impl Access {
+    /// Of the file, or of a new one with this mode.
+    fn of(path: &Path, mode: u32) -> Access {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(path).map_or(Access { mode, owner: None }, |found| Access {
+            mode: found.mode() & 0o777,
+            owner: Some((found.uid(), found.gid())),
+        })
+    }
 }
 
 /// brig's entry in a configuration.
@@ -121,7 +140,12 @@ pub fn annotations(profile: Option<&Definition>, receipts: Option<&Path>) -> Res
             all.insert(DISK_INODES.into(), limits.inodes.to_string());
         }
         let network = &definition.sandbox.network;
-        if network.mode == NetworkMode::Egress || !network.policy.allowed.is_empty() {
+        if let Some(key) = lost(network) {
+            return Err(Error::new(Kind::Profile, format!("the profile has `{key}`, which no annotation can hold"))
+                .hint("leave it out of the profile for engines, or run the work by `brig task run`"));
+        }
+        // A task without rules reaches no host either.
+        if network.mode != NetworkMode::Host || !network.policy.allowed.is_empty() {
             let rules: Vec<_> = network.policy.allowed.iter().map(ToString::to_string).collect();
             all.insert(EGRESS.into(), rules.join(","));
         }
@@ -145,6 +169,21 @@ pub fn annotations(profile: Option<&Definition>, receipts: Option<&Path>) -> Res
         return Err(Error::new(Kind::Usage, words).hint("use a path of letters, digits, `.`, `_`, `-` and `/`"));
     }
     Ok(all)
+}
+
+/// The first key that is set and that no annotation has.
+fn lost(network: &Network) -> Option<&'static str> {
+    let policy = &network.policy;
+    let all = [
+        ("network.mode", matches!(network.mode, NetworkMode::Veth | NetworkMode::Pasta)),
+        ("network.deny", !policy.denied.is_empty()),
+        ("network.resolver", policy.resolver.is_some()),
+        ("network.ech", policy.ech.is_some()),
+        ("network.publish", !network.publish.is_empty()),
+        ("network.rate", network.rate.is_some()),
+        ("network.bytes", network.total.is_some()),
+    ];
+    all.into_iter().find(|(_, is_set)| *is_set).map(|(key, _)| key)
 }
 
 fn is_plain(character: char) -> bool {
@@ -177,13 +216,13 @@ pub fn remove(engine: Engine, for_user: bool) -> Result<Vec<Edit>> {
     }
 }
 
-/// brig's entry; the machine's if there are two.
-pub fn registered(engine: Engine) -> Option<Registered> {
+/// brig's entry. If there are two, the user's or the machine's.
+pub fn registered(engine: Engine, for_user: bool) -> Option<Registered> {
     let of = |for_user| match engine {
         Engine::Docker => daemon::registered(for_user),
         _ => configuration::registered(engine, for_user),
     };
-    of(false).or_else(|| of(true))
+    of(for_user).or_else(|| of(!for_user))
 }
 
 /// Applies all edits, or none after the first that fails.
@@ -201,16 +240,25 @@ pub fn apply(edits: &[Edit]) -> Result<()> {
     Ok(())
 }
 
+/// A symbolic link stays one: its target changes.
 fn put(edit: &Edit, bytes: Option<&[u8]>) -> Result<()> {
-    match bytes {
-        Some(bytes) => {
-            let folder = edit.path.parent().unwrap_or(Path::new("/"));
-            files::create_directories(folder, 0o755)?;
-            files::replace(&edit.path, bytes, edit.mode, Durability::Synced)
-        }
-        None => std::fs::remove_file(&edit.path)
-            .map_err(|cause| files::failed(cause, format!("remove `{}`", edit.path.display()))),
-    }
+    let step = || format!("write `{}`", edit.path.display());
+    let Some(bytes) = bytes else {
+        return std::fs::remove_file(&edit.path)
+            .map_err(|cause| files::failed(cause, format!("remove `{}`", edit.path.display())));
+    };
+    files::create_directories(edit.path.parent().unwrap_or(Path::new("/")), 0o755)?;
+    let path = match edit.path.is_symlink() {
+        true => std::fs::canonicalize(&edit.path).map_err(|cause| files::failed(cause, step()))?,
+        false => edit.path.clone(),
+    };
+    let Access { mode, owner } = edit.access;
+    // Its owner first: no other user reads it meanwhile, and chown(2) may clear bits of the mode.
+    files::replace_by(&path, 0o600, Durability::Synced, |file| {
+        owner.map_or(Ok(()), |(user, group)| fchown(&*file, Some(user), Some(group)))?;
+        file.set_permissions(PermissionsExt::from_mode(mode))?;
+        file.write_all(bytes)
+    })
 }
 
 /// `None` if it does not exist.
@@ -299,7 +347,7 @@ mod tests {
             path: path(name),
             before: before.map(Into::into),
             after: after.map(Into::into),
-            mode: 0o644,
+            access: Access { mode: 0o644, owner: None },
         };
         for name in ["kept", "a", "b", "file"] {
             std::fs::write(path(name), "old").unwrap();
@@ -317,6 +365,68 @@ mod tests {
         for name in ["a", "b"] {
             let name = format!("`{}`", path(name).display());
             assert!(error.advice().is_some_and(|hint| hint.contains(&name)), "{name}: {:?}", error.advice());
+        }
+    }
+
+    #[test]
+    fn a_file_keeps_mode_and_owner_and_a_link_stays_one() {
+        use std::os::unix::fs::MetadataExt;
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        std::fs::write(&file, "old").unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o640)).unwrap();
+        let owner = rustix::process::geteuid().is_root().then_some((7, 9));
+        if let Some((user, group)) = owner {
+            std::os::unix::fs::chown(&file, Some(user), Some(group)).unwrap();
+        }
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        let access = Access::of(&link, 0o644);
+        let edit = Edit { path: link.clone(), before: Some("old".into()), after: Some("new".into()), access };
+        apply(std::slice::from_ref(&edit)).unwrap();
+        assert!(link.is_symlink() && std::fs::read(&file).unwrap() == b"new");
+        let found = std::fs::metadata(&file).unwrap();
+        assert_eq!(found.mode() & 0o777, 0o640);
+        assert!(owner.is_none_or(|owner| owner == (found.uid(), found.gid())), "{found:?}");
+        // The copy beside has the same.
+        let copy = Edit { path: folder.path().join("copy"), before: None, ..edit };
+        apply(&[copy]).unwrap();
+        assert_eq!(std::fs::metadata(folder.path().join("copy")).unwrap().mode() & 0o777, 0o640);
+        // Not the file of a link without a target.
+        std::fs::remove_file(&file).unwrap();
+        let edit = Edit { path: link, before: None, after: Some("new".into()), access };
+        assert!(apply(&[edit]).unwrap_err().to_string().contains("link"));
+    }
+
+    #[test]
+    fn annotations_hold_the_network_of_a_profile_or_it_is_refused() {
+        let of = |change: &dyn Fn(&mut Network)| {
+            let mut definition = Definition::new(Vec::new());
+            change(&mut definition.sandbox.network);
+            annotations(Some(&definition), None).map(|all| all.get(EGRESS).cloned())
+        };
+        let allow =
+            |network: &mut Network| network.policy.allowed = crate::sandbox::Rule::parse_all("a.example:443").unwrap();
+        assert_eq!(of(&|_| {}).unwrap().as_deref(), Some(""));
+        assert_eq!(of(&|network| network.mode = NetworkMode::Egress).unwrap().as_deref(), Some(""));
+        assert_eq!(of(&allow).unwrap().as_deref(), Some("a.example:443"));
+        assert_eq!(of(&|network| network.mode = NetworkMode::Host).unwrap(), None);
+        type Change = fn(&mut Network);
+        let refused: [(&str, Change); 8] = [
+            ("network.mode", |network| network.mode = NetworkMode::Veth),
+            ("network.mode", |network| network.mode = NetworkMode::Pasta),
+            ("network.deny", |it| it.policy.denied = crate::sandbox::Rule::parse_all("a.example").unwrap()),
+            ("network.resolver", |network| network.policy.resolver = Some(UNREACHABLE)),
+            ("network.ech", |network| network.policy.ech = Some("pass".parse().unwrap())),
+            ("network.publish", |network| network.publish = vec!["127.0.0.1:8080:80".parse().unwrap()]),
+            ("network.rate", |network| network.rate = Some(1 << 20)),
+            ("network.bytes", |network| network.total = Some(1 << 20)),
+        ];
+        for (key, change) in refused {
+            let error = of(&|network| {
+                allow(network);
+                change(network);
+            });
+            assert!(error.unwrap_err().to_string().contains(&format!("`{key}`")), "{key}");
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::docker::{BRIDGED, Docker};
 use crate::podman::Podman;
 use crate::support::{Done, Lab, finish, skip};
 use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -95,6 +96,59 @@ fn daemon_json_is_merged_and_restored_to_the_byte() {
 }
 
 #[test]
+fn daemon_json_keeps_its_mode_and_what_others_wrote() {
+    let Some(home) = Home::new() else { return };
+    if !Path::new("/usr/sbin/dockerd").exists() {
+        return skip("needs docker.io");
+    }
+    let before = json!({"default-runtime": "other", "runtimes": {"other": {"path": "/bin/true"}}});
+    let done = home.engine(&format!(
+        "cd /etc/docker; printf '%s' '{before}' > real.json; ln -s real.json daemon.json; chmod 600 real.json; chown 7:9 real.json; \
+         $BRIG engine setup docker --default > /dev/null && stat -c '%a %u:%g' real.json daemon.json.before-brig; readlink daemon.json; \
+         sed -i '1s/{{/{{ \"debug\": true,/' real.json; $BRIG engine setup docker --default > /dev/null && \
+         sed -i '1s/{{/{{ \"live-restore\": true,/' real.json; $BRIG engine setup docker --remove > /dev/null && \
+         stat -c '%a' real.json; cat daemon.json; rm daemon.json real.json; \
+         $BRIG engine setup docker > /dev/null; rm daemon.json; $BRIG engine setup docker --remove > /dev/null; ls daemon* 2> /dev/null | wc -l"
+    ));
+    let (head, rest) = done.out.split_at(done.out.find("{\n").unwrap_or(done.out.len()));
+    assert_eq!(head, "600 7:9\n600 7:9\nreal.json\n600\n", "{}{}", done.out, done.err);
+    let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+    let restored = values.next().unwrap().unwrap();
+    let expected =
+        json!({"default-runtime": "other", "runtimes": before["runtimes"], "debug": true, "live-restore": true});
+    assert_eq!(restored, expected);
+    assert!(done.out.ends_with("}\n0\n"), "an absent file stays absent: {}{}", done.out, done.err);
+}
+
+#[test]
+fn rootless_docker_is_compared_with_the_users_file() {
+    let Some(home) = Home::new() else { return };
+    if !Path::new("/usr/sbin/dockerd").exists() {
+        return skip("needs docker.io");
+    }
+    let seen = json!({"filters": 2, "no_new_privileges": true, "landlock": 0, "disk_bytes": 0, "disk_inodes": 0,
+        "resolver": "", "outside": "", "users": ""});
+    let docker = home.lab.path().join("bin/docker");
+    std::fs::create_dir(docker.parent().unwrap()).unwrap();
+    let wanted = |daemon: &str| {
+        let script = format!(
+            "#!/bin/sh\ncase $1 in info) echo '{daemon}';; import) cat > /dev/null;; run) echo '{seen}';; esac\n"
+        );
+        std::fs::write(&docker, script).unwrap();
+        std::fs::set_permissions(&docker, PermissionsExt::from_mode(0o755)).unwrap();
+        let done = home.engine(
+            "export PATH=$D/bin:$PATH; $BRIG engine setup docker > /dev/null; \
+             $BRIG engine setup docker --user --profile ./agent.toml > /dev/null; $BRIG engine check docker --json",
+        );
+        let all: Value =
+            serde_json::from_str(&done.out).unwrap_or_else(|cause| panic!("{cause}: {}{}", done.out, done.err));
+        all[0]["wanted"].clone()
+    };
+    assert_eq!(wanted("[name=seccomp,profile=default name=rootless]"), json!("agent"));
+    assert_eq!(wanted("[name=seccomp,profile=default]"), Value::Null);
+}
+
+#[test]
 fn what_brig_cannot_write_is_refused_and_changes_nothing() {
     let Some(home) = Home::new() else { return };
     if !Path::new("/usr/sbin/dockerd").exists() || !Path::new("/usr/bin/containerd").exists() {
@@ -116,6 +170,11 @@ fn what_brig_cannot_write_is_refused_and_changes_nothing() {
     );
     refused("$BRIG engine setup docker --receipts missing", "missing");
     refused("rm -f /etc/containerd/config.toml; $BRIG engine setup containerd", "does not exist");
+    refused("echo 'root = \"/x\"' > /etc/containerd/config.toml; $BRIG engine setup containerd", "no `version`");
+    refused(
+        "printf '[network]\\ndeny = [\"a.example\"]\\n' > d.toml; $BRIG engine setup docker --profile ./d.toml",
+        "`network.deny`",
+    );
     refused("PATH=/bin; $BRIG engine setup cri-o", "cri-o is not installed");
     refused("$BRIG engine setup lxc", "the engines are podman, docker, containerd, cri-o");
     refused("$BRIG engine check docker", "brig is not a runtime of docker");
@@ -172,10 +231,11 @@ fn blocks_of_containerd_and_crio_come_and_go() {
         return skip("needs containerd");
     }
     let done = home.engine(
-        "containerd config default > /etc/containerd/config.toml; cp /etc/containerd/config.toml kept; \
-         $BRIG engine setup containerd --profile ./agent.toml > /dev/null && containerd config dump | grep -A 20 'runtimes.brig\\]' | grep -E 'pod_annotations|BinaryName'; \
+        "containerd config default > /etc/containerd/config.toml; sed -i 's/SystemdCgroup = false/SystemdCgroup = true/' /etc/containerd/config.toml; cp /etc/containerd/config.toml kept; \
+         $BRIG engine setup containerd --profile ./agent.toml > /dev/null && containerd config dump | grep -A 20 'runtimes.brig\\]' | grep -E 'pod_annotations|BinaryName|SystemdCgroup'; \
          cat /usr/local/libexec/brig-containerd; $BRIG engine setup containerd --remove > /dev/null; cmp kept /etc/containerd/config.toml && [ ! -e /usr/local/libexec/brig-containerd ] && echo same",
     );
     assert!(done.out.contains("BinaryName = \"/usr/local/libexec/brig-containerd\""), "{}{}", done.out, done.err);
+    assert!(done.out.contains("SystemdCgroup = true"), "as runc: {}", done.out);
     assert!(done.out.contains("--annotation 'dev.brig.disk=67108864'") && done.out.ends_with("same\n"), "{}", done.out);
 }
