@@ -208,8 +208,8 @@ fn is_link_local(range: Prefix) -> bool {
     }
 }
 
-/// The addresses by which the host is reached besides its own: IPv6's anycast address of routers is the first of a range
-/// (RFC 4291), and IPv4's broadcast address the last. Old kernels take the first for broadcast, too.
+/// These addresses of a range also reach the host. IPv6's anycast address of routers is the first (RFC 4291), and
+/// IPv4's broadcast address the last. Old kernels also take the first for broadcast.
 fn shared(range: Prefix) -> Vec<Prefix> {
     let rest = if range.address.is_ipv4() { 32 } else { 128 } - range.length;
     if rest < 2 {

@@ -319,7 +319,7 @@ mod tests {
         check(
             r#"{"memory": {"limit": 100}, "pids": {"limit": 5}, "unified": {"memory.max": "1\n7"}}"#,
             257,
-            "MemorySwapMax=100 TasksMax=5 MemoryMax=7",
+            "TasksMax=5 MemoryMax=7",
             "MemoryLimit=100 TasksMax=5",
         );
         check(r#"{"unified": {"cpuset.cpus": "0", "cpu.max": "1000 10000"}}"#, 241, "CPUQuotaPerSecUSec=100000", "");
