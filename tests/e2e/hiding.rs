@@ -180,8 +180,10 @@ fn a_folder_with_credentials_has_a_note_and_wrong_patterns_are_refused() {
     assert!(!run.stdout.contains("the agent can read") && run.stdout.contains("*.pem"), "{run:#?}");
     task(&lab).args(["--hide", "[z-a]"]).sh("true").refused(125, &["--hide", "[z-a]"]);
     lab.task().args(["--hide", ".env"]).sh("true").refused(125, &["--hide", "works on none"]);
-    let mount = format!("{}:/x", lab.path().display());
-    task(&lab).args(["--mount", &mount]).sh("true").refused(125, &["`/x` too"]);
+    lab.file("around/work/.env", SECRET);
+    let around = lab.path().join("around").display().to_string();
+    let words = ["--dir", &format!("{around}/work"), "--hide", ".env", "--mount", &format!("{around}:/x")];
+    lab.task().args(words).sh("true").refused(125, &["`/x` too"]);
     std::fs::write(work.join(".brigignore"), "ok\n[z-a]\n").unwrap();
     folder().sh("true").refused(125, &[".brigignore", "pattern 2"]);
     assert_eq!(lab.ids().len(), 0);

@@ -288,7 +288,11 @@ fn wrong_mounts_are_refused_in_one_line_before_anything_starts() {
     refused(&["data".into()], &["--mount", "`data`", "a source"]);
     let local = ["--backend", "local", "--allow-degraded", "isolation,network,disk,inodes"];
     with(&lab, &[mount(&lab, "data", "/x")]).args(local).sh("true").refused(125, &["backend `local`"]);
-    // The store appears with the first task.
+    // The first task makes the store.
+    assert!(!lab.store().exists());
+    refused(&[mount(&lab, "", "/x")], &["store of brig"]);
+    with(&lab, &[mount(&lab, "", "/x:rw")]).sh("true").refused(125, &["store of brig"]);
+    assert!(!lab.store().exists());
     lab.task().sh("true").succeeded();
     let before = lab.ids();
     refused(&[mount(&lab, "store", "/x")], &["store of brig"]);

@@ -1,5 +1,6 @@
 //! Folders that an agent must not see: its user's own files look like its own there.
 
+use super::hosted::real as existing;
 use crate::error::{Context, Error, Kind, Result};
 use crate::task::store::Store;
 use std::path::Path;
@@ -22,9 +23,10 @@ fn is_home(real: &Path) -> bool {
     is_usual || own().is_some_and(|home| home.starts_with(real))
 }
 
-/// Refuses system folders, homes, and folders in or around the store, which has every task's output.
-pub(crate) fn check(folder: &Path, store: &Store) -> Result<()> {
-    check_path(folder, || format!("use the workspace `{}`", folder.display()), store)
+/// Refuses system folders, homes, and folders in or around the store, which has every task's output. `open` is where
+/// the folder is held open.
+pub(crate) fn check(folder: &Path, open: &Path, store: &Store) -> Result<()> {
+    check_path(open, || format!("use the workspace `{}`", folder.display()), store)
 }
 
 /// `step` is the attempt that an error names.
@@ -41,8 +43,9 @@ pub(crate) fn check_path(path: &Path, step: impl Fn() -> String + Copy, store: &
     if is_home(&real) {
         return refuse("it is a home folder, with the keys and tokens of an account");
     }
-    // A missing store shows nothing.
-    if std::fs::canonicalize(store.root()).is_ok_and(|store| store.starts_with(&real) || real.starts_with(&store)) {
+    // brig makes a missing store before it mounts the folder.
+    let store = existing(store.root()).map_or_else(|| store.root().to_owned(), |(real, missing)| real.join(missing));
+    if store.starts_with(&real) || real.starts_with(&store) {
         return refuse("the store of brig is there, with the output of every task");
     }
     Ok(())
@@ -60,7 +63,7 @@ mod tests {
         std::fs::create_dir_all(home.path().join("project")).unwrap();
         std::os::unix::fs::symlink("/etc", home.path().join("link")).unwrap();
         let check = |path: &Path, refused: Option<&str>| {
-            let found = check(path, &store).err().map(|error| error.to_string());
+            let found = check(path, path, &store).err().map(|error| error.to_string());
             let fits = match refused {
                 None => found.is_none(),
                 Some(words) => found.as_ref().is_some_and(|text| text.contains(words)),
@@ -85,5 +88,20 @@ mod tests {
         check(&store.root().join("tasks"), Some("store of brig"));
         check(&home.path().join("project"), None);
         check(&home.path().join("missing"), Some("No such file"));
+    }
+
+    #[test]
+    fn folder_in_which_the_store_is_made_is_refused() {
+        let lab = tempfile::tempdir().unwrap();
+        let (folder, other, link) = (lab.path().join("folder"), lab.path().join("other"), lab.path().join("link"));
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        std::os::unix::fs::symlink(&folder, &link).unwrap();
+        for root in [folder.join("store"), folder.join("new/store"), link.join("store")] {
+            let store = Store::at(root);
+            let error = check(&folder, &folder, &store).unwrap_err().to_string();
+            assert!(error.contains("store of brig"), "{error}");
+            check(&other, &other, &store).unwrap();
+        }
     }
 }

@@ -60,7 +60,7 @@ impl Layout {
                     layout.notes.push(format!("{words}: {why}"));
                 }
                 None => {
-                    exposure::check(&repository, store)?;
+                    exposure::check(&repository, &repository, store)?;
                     let main = repository.parent().filter(|_| repository.ends_with(".git")).unwrap_or(&repository);
                     layout.notes.push(format!(
                         "the repository of the worktree is read-only, so a commit fails in it: for commits use --repo {} --ref BRANCH",

@@ -295,7 +295,7 @@ fn a_folder_of_the_system_or_around_the_store_is_refused() {
     symlink("/etc", lab.path().join("link")).unwrap();
     let refused = |folder: &Path, words: &str| {
         let run = task(&lab).plain().args(["--dir".as_ref(), folder.as_os_str()]).sh("cat shadow etc/shadow");
-        run.refused(125, &[words]);
+        run.refused(125, &[words, &format!("`{}`", folder.display())]);
     };
     for folder in ["/", "/etc", "/usr", "/proc/self/root", "/dev", "/sys/fs/cgroup"] {
         refused(Path::new(folder), "folder of the system");

@@ -86,7 +86,7 @@ impl Attempt<'_> {
         }
         let real = std::fs::canonicalize(folder).failing(Kind::Workspace, || format!("open `{}`", folder.display()))?;
         let Some((_, repository)) = worktree::repository(&real) else { return Ok(None) };
-        exposure::check(&repository, request.store)?;
+        exposure::check(&repository, &repository, request.store)?;
         Ok(Some(repository))
     }
 

@@ -61,7 +61,7 @@ impl<'run> Request<'run> {
         options.pinned.clone_from(&pinned);
         mounts::hold_outputs(&definition, &mut pinned)?;
         if let WorkspaceSource::Directory(folder) = &definition.workspace {
-            exposure::check(&pinned.path(folder), store)?;
+            exposure::check(folder, &pinned.path(folder), store)?;
         }
         hidden::complete(&definition, &mut options)?;
         layout.notes.extend(hidden::note(&definition, &options));
