@@ -8,10 +8,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 const OWN: [&str; 3] = ["command", "restart", "logins"];
 const ENDING: &str = ".toml";
 const MOST: usize = 1024;
+/// Differs from the `none` of a file, which is a request in hosted mode.
+const UNSET: Duration = Limits::NO_TIME_LIMIT.saturating_add(Duration::from_secs(1));
 
 /// When systemd starts a worker again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,13 +108,23 @@ impl Folder {
 
 fn read(path: &Path, name: String) -> Result<Worker> {
     let mut definition = Definition::new(Vec::new());
-    // A worker lives for months, unless its file sets a limit.
     let limits = &mut definition.sandbox.limits;
-    (limits.wall, limits.cpu_time, limits.idle) = (Limits::NO_TIME_LIMIT, Limits::NO_TIME_LIMIT, Limits::NO_TIME_LIMIT);
+    (limits.wall, limits.cpu_time, limits.idle) = (UNSET, UNSET, UNSET);
     read_worker(path, &OWN, definition, |definition, own| complete(name, definition, own))
 }
 
 fn complete(name: String, mut definition: Definition, mut own: BTreeMap<String, toml::Value>) -> Result<Worker> {
+    // A worker lives for months, unless its file sets a limit.
+    let (limits, defaults) = (&mut definition.sandbox.limits, &mut definition.default_limits);
+    for (limit, default) in [
+        (&mut limits.wall, &mut defaults.wall),
+        (&mut limits.cpu_time, &mut defaults.cpu_time),
+        (&mut limits.idle, &mut defaults.idle),
+    ] {
+        if *limit == UNSET {
+            (*limit, *default) = (Limits::NO_TIME_LIMIT, Limits::NO_TIME_LIMIT);
+        }
+    }
     let mut list = |key: &str| -> Result<Option<Vec<String>>> {
         let wrong = || Error::new(Kind::Profile, format!("`{key}` is not a list of texts"));
         let Some(value) = own.remove(key) else { return Ok(None) };
@@ -193,6 +206,19 @@ mod tests {
         assert_eq!(sandbox.health.command.as_deref(), Some("true"));
         assert_eq!((naming.name.as_deref(), naming.labels[LABEL].as_str(), *is_service), (Some("a"), "a", true));
         assert_eq!(worker.restart, Restart::Always);
+    }
+
+    #[test]
+    fn limits_that_the_file_does_not_set_are_defaults() {
+        let definition = |text: &str| worker("a", text).unwrap().definition;
+        let unset = definition("");
+        assert_eq!(
+            (unset.sandbox.limits.idle, unset.default_limits.idle),
+            (Limits::NO_TIME_LIMIT, Limits::NO_TIME_LIMIT)
+        );
+        let set = definition("[limits]\nidle = \"none\"\n");
+        assert_eq!((set.sandbox.limits.idle, set.default_limits.idle), (Limits::NO_TIME_LIMIT, Limits::default().idle));
+        assert_eq!(set.default_limits.wall, Limits::NO_TIME_LIMIT);
     }
 
     #[test]

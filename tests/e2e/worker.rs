@@ -331,6 +331,45 @@ fn text_of_a_file_is_hidden_in_hosted_mode() {
 }
 
 #[test]
+fn worker_of_the_operator_runs_in_hosted_mode_with_a_key_that_tasks_do_not_see() {
+    let Some(lab) = Lab::root() else { return };
+    let etc = hosted::etc(&lab, hosted::HOSTED);
+    let key = "file:/etc/brig/keys/search";
+    let show = "command = [\"grep\", \"-q\", \"value-of-the-key\", \"/run/secrets/TOKEN\"]\n";
+    lab.file("etc/brig/keys/search", "value-of-the-key\n");
+    let own = format!("{show}[secrets.TOKEN]\nsource = \"{key}\"\n");
+    lab.file("etc/brig/workers/search.toml", &own);
+    lab.file("etc/brig/workers/relative.toml", own.replace(key, "file:key"));
+    lab.file("etc/brig/workers/asks.toml", "command = [\"true\"]\n[limits]\nwall = \"none\"\n");
+    lab.file("own/workers/search.toml", &own);
+    let links = lab.directory("own/links");
+    std::os::unix::fs::symlink("/etc/brig/workers/relative.toml", links.join("relative.toml")).unwrap();
+    std::os::unix::fs::symlink("/etc/brig/workers/search.toml", links.join("search.toml")).unwrap();
+    std::os::unix::fs::symlink("/etc/brig/keys/search", links.join("key")).unwrap();
+    let brig = |words: &[&str]| hosted::brig(&lab, hosted::HOSTED, words);
+    let run = brig(&["worker", "run", "search"]);
+    if run.stderr.contains("mount") {
+        return skip("nothing can be mounted over /etc here");
+    }
+    assert_eq!(run.status, Some(0), "{run:#?}");
+    let record = lab.store().join("tasks").join(lab.ids().pop().unwrap()).join("record.json");
+    let record: Value = serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
+    assert_eq!(record["limits"]["wall"].as_f64(), Some(7200.0), "{record}");
+    brig(&["worker", "run", "asks"]).refused(125, &["`wall` is none"]);
+    // The caller's link would choose another key.
+    let links = links.display().to_string();
+    brig(&["worker", "--workers", &links, "run", "relative"]).refused(125, &["file of a secret"]);
+    assert_eq!(brig(&["worker", "--workers", &links, "run", "search"]).status, Some(0));
+    let rules = format!("{}folders = [\"{}\"]\n", hosted::HOSTED, lab.path().join("own").display());
+    let own = lab.path().join("own/workers").display().to_string();
+    hosted::brig(&lab, &rules, &["worker", "--workers", &own, "run", "search"]).refused(125, &["file of a secret"]);
+    let secret = format!("TOKEN={key}");
+    brig(&["task", "run", "--secret", &secret, "--", "true"]).refused(125, &["file of a secret"]);
+    std::fs::write(etc.join("brig/profile.toml"), format!("[secrets.TOKEN]\nsource = \"{key}\"\n")).unwrap();
+    brig(&["task", "run", "--profile", "/etc/brig/profile.toml", "--", "true"]).refused(125, &["file of a secret"]);
+}
+
+#[test]
 fn update_goes_back_to_the_former_image_if_the_new_one_does_not_start() {
     let Some(lab) = Lab::root() else { return };
     let bin = fake_systemctl(&lab);

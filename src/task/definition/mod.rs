@@ -19,7 +19,7 @@ pub(super) mod user_file;
 use self::image::ImageWish;
 use self::naming::Naming;
 use self::receiver::Receiver;
-use crate::sandbox::{Backend, Caller, Options, Outcome};
+use crate::sandbox::{Backend, Caller, Limits, Options, Outcome};
 use crate::task::git::{GitOptions, Remote};
 use crate::task::output::artifact::ArtifactOptions;
 use crate::task::output::folder_snapshot::FolderIdentity;
@@ -146,6 +146,10 @@ pub struct Definition {
     pub naming: Naming,
     /// Whether the workspace outlives the task.
     pub keep: Keep,
+    /// What limits are without a request. Hosted mode lowers them to its ceilings.
+    pub(crate) default_limits: Limits,
+    /// Whether a file of root's below `/etc/brig` describes it. Files there may be its secrets in hosted mode.
+    pub(crate) is_operators: bool,
     /// Whether it reports to its service manager, even with a command.
     pub is_service: bool,
     /// The task whose workspace it continues.
@@ -187,6 +191,8 @@ impl Definition {
             profile: None,
             naming: Naming::default(),
             keep: Keep::No,
+            default_limits: Limits::default(),
+            is_operators: false,
             is_service: false,
             continued: None,
             max_parallel: None,

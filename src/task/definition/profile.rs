@@ -1,6 +1,7 @@
 //! The profile file: keys of the table of settings, as TOML.
 
 use super::AgentTable;
+use super::hosted::PinnedProfile;
 use super::settings::values::{limit, line_at, place, place_at};
 use super::settings::{Setting, ValueKind, setting_of_key, settings};
 use super::user_file::{config_folder, open_own};
@@ -16,6 +17,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
@@ -61,7 +63,7 @@ pub(in crate::task) fn read_file(
     definition: &mut Definition,
     may_be_preset: bool,
 ) -> Result<Option<AgentTable>> {
-    let (pinned, may_show) = super::hosted::pin_profile(path)?;
+    let PinnedProfile { pinned, may_show, .. } = super::hosted::pin_profile(path)?;
     let held = pinned.path(path);
     let named = named.filter(|_| !pinned.has(path));
     let opened = named.as_ref().map(path_of);
@@ -120,8 +122,9 @@ pub(crate) fn read_worker<T>(
     mut definition: Definition,
     complete: impl FnOnce(Definition, BTreeMap<String, toml::Value>) -> Result<T>,
 ) -> Result<T> {
-    let (pinned, may_show) = super::hosted::pin_profile(path)?;
+    let PinnedProfile { pinned, may_show, is_operators } = super::hosted::pin_profile(path)?;
     let file = open_own(&pinned.path(path)).map_err(|error| error.of_kind(Kind::Profile))?;
+    definition.is_operators = is_operators && file.metadata().is_ok_and(|status| status.uid() == 0);
     let text = read_text(&path_of(&file))?;
     let profile = take(&text, path, &mut definition, false, own).map_err(|error| error.of_kind(Kind::Profile));
     let completed = profile.and_then(|profile| complete(definition, profile.own.1));

@@ -97,7 +97,7 @@ impl Ceilings {
             if asked <= most {
                 continue;
             }
-            if asked != plain.sandbox.limits.amount(name) {
+            if asked != definition.default_limits.amount(name) {
                 return Err(above(name.word(), &definition.sandbox.limits.value(name), &self.limits.value(name)));
             }
             definition.sandbox.limits.copy_from(name, &self.limits);

@@ -11,7 +11,7 @@ mod table;
 mod tests;
 
 pub(super) use paths::real;
-pub(in crate::task) use paths::{pin_now, pin_profile};
+pub(in crate::task) use paths::{PinnedProfile, pin_now, pin_profile};
 pub use table::{hosted_rule_of_flag, hosted_rule_of_key};
 
 use super::Definition;

@@ -1,6 +1,6 @@
 //! Host paths in hosted mode: each is in one of the operator's folders, and is held open from its check on.
 
-use super::{Rules, refuse, rules};
+use super::{PATH, Rules, refuse, rules};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::Pinned;
 use crate::host::is_off;
@@ -14,6 +14,10 @@ use std::path::{Component, Path, PathBuf};
 /// Profiles and the operator's other files.
 const OF_OPERATOR: &str = "/etc/brig";
 
+const SECRET: &str = "file of a secret";
+/// Paths of files. Their kind is not looked up for a caller that may not see them.
+const FILES: [&str; 6] = [SECRET, "schema", "profile", "file for events", "socket for events", "file about a remote"];
+
 /// Paths that brig creates if they are missing.
 const MADE: [&str; 2] = ["folder for artifacts", "file for events"];
 
@@ -21,7 +25,12 @@ impl Rules {
     pub(super) fn pin(&self, definition: &Definition) -> Result<Pinned> {
         let mut pinned = Pinned::default();
         for (what, path) in host_paths(definition)? {
-            self.hold(what, &path, &mut pinned)?;
+            // The written path counts too: a relative one starts at the folder that the caller names.
+            let is_operators = definition.is_operators && what == SECRET && path.starts_with(OF_OPERATOR);
+            match real(&path).filter(|(real, rest)| real.starts_with(OF_OPERATOR) && rest.as_os_str().is_empty()) {
+                Some((real, rest)) if is_operators => pinned.hold(&path, (Path::new(OF_OPERATOR), &real), rest)?,
+                _ => self.hold(what, &path, &mut pinned)?,
+            }
         }
         Ok(pinned)
     }
@@ -30,7 +39,10 @@ impl Rules {
         let found = real(path).and_then(|(real, rest)| Some((self.folder_of(&real)?, real, rest)));
         let Some((folder, real, rest)) = found else {
             let words = format!("the {what} `{}` is below no folder that is allowed", path.display());
-            return refuse(&words, "use a folder of the list", &format!("folders = [\"{}\"]", path.display()));
+            let folder = path.parent().filter(|_| FILES.contains(&what)).unwrap_or(path).display();
+            let add = format!("let the operator add \"{folder}\" to `folders` in {PATH}, which every task may read");
+            return Err(Error::new(Kind::Policy, format!("hosted mode: {words}"))
+                .hint(format!("use a folder of the list, or {add}")));
         };
         if !rest.as_os_str().is_empty() && !MADE.contains(&what) {
             return Err(Error::new(Kind::NotFound, format!("the {what} `{}` is not there", path.display()))
@@ -96,20 +108,28 @@ pub(in crate::task) fn pin_now(what: &str, path: &Path) -> Result<Pinned> {
     Ok(pinned)
 }
 
-/// The flag is whether errors may show the profile's text. They never may in hosted mode, nor to a caller that cannot
-/// read it without the program's rights.
-pub(in crate::task) fn pin_profile(path: &Path) -> Result<(Pinned, bool)> {
+pub(in crate::task) struct PinnedProfile {
+    pub pinned: Pinned,
+    /// Whether errors may show its text. They never may in hosted mode, nor to a caller that cannot read it without the
+    /// program's rights.
+    pub may_show: bool,
+    /// Whether it is below `/etc/brig`, in hosted mode.
+    pub is_operators: bool,
+}
+
+pub(in crate::task) fn pin_profile(path: &Path) -> Result<PinnedProfile> {
     let Some(rules) = rules()? else {
-        return Ok((Pinned::default(), rustix::fs::access(path, rustix::fs::Access::READ_OK).is_ok()));
+        let may_show = rustix::fs::access(path, rustix::fs::Access::READ_OK).is_ok();
+        return Ok(PinnedProfile { pinned: Pinned::default(), may_show, is_operators: false });
     };
     let mut pinned = Pinned::default();
-    match real(path) {
-        Some((real, rest)) if real.starts_with(OF_OPERATOR) => {
-            pinned.hold(path, (Path::new(OF_OPERATOR), &real), rest)?
-        }
-        _ => rules.hold("profile", path, &mut pinned).map_err(|error| error.of_kind(Kind::Policy))?,
+    let operators = real(path).filter(|(real, _)| real.starts_with(OF_OPERATOR));
+    let is_operators = operators.is_some();
+    match operators {
+        Some((real, rest)) => pinned.hold(path, (Path::new(OF_OPERATOR), &real), rest)?,
+        None => rules.hold("profile", path, &mut pinned).map_err(|error| error.of_kind(Kind::Policy))?,
     }
-    Ok((pinned, false))
+    Ok(PinnedProfile { pinned, may_show: false, is_operators })
 }
 
 fn host_paths(definition: &Definition) -> Result<Vec<(&'static str, PathBuf)>> {
@@ -138,8 +158,8 @@ fn host_paths(definition: &Definition) -> Result<Vec<(&'static str, PathBuf)>> {
         Receiver::Http(_) => None,
     }));
     paths.extend(super::sources(definition).filter_map(|(_, source)| match source {
-        Source::File(path) | Source::OAuth(path) => Some(("file of a secret", path.clone())),
-        Source::Login(login) => Some(("file of a secret", login.path.clone())),
+        Source::File(path) | Source::OAuth(path) => Some((SECRET, path.clone())),
+        Source::Login(login) => Some((SECRET, login.path.clone())),
         Source::Environment(_) | Source::Command(_) | Source::Made(_) => None,
     }));
     // The token's file is replaced, and its lock is beside it.

@@ -109,6 +109,32 @@ fn a_folder_is_allowed_by_where_it_really_is() {
 }
 
 #[test]
+fn hint_about_a_file_names_its_folder() {
+    let secret = definition(|definition| {
+        definition.secrets.push(crate::task::Secret::parse("K=file:/usr/bin/env").unwrap());
+    });
+    let folder = definition(|definition| definition.workspace = WorkspaceSource::Directory("/usr/share".into()));
+    for (definition, folder) in [(secret, "\"/usr/bin\""), (folder, "\"/usr/share\"")] {
+        let error = rules("mode = \"hosted\"").check(&definition, Guarantee::Full).unwrap_err();
+        let words = format!("add {folder} to `folders` in {PATH}, which every task may read");
+        assert!(error.advice().is_some_and(|hint| hint.contains(&words)), "{error:?}");
+    }
+}
+
+#[test]
+fn default_of_a_worker_is_lowered_and_its_request_is_refused() {
+    let none = crate::sandbox::Limits::NO_TIME_LIMIT;
+    let of_worker = |default| {
+        definition(|definition| (definition.sandbox.limits.wall, definition.default_limits.wall) = (none, default))
+    };
+    let rules = rules("mode = \"hosted\"\n[max]\nwall = \"1h\"");
+    let (admitted, _) = rules.check(&of_worker(none), Guarantee::Full).unwrap();
+    assert_eq!(admitted.sandbox.limits.wall.as_secs(), 3600);
+    let error = rules.check(&of_worker(std::time::Duration::from_secs(7200)), Guarantee::Full).unwrap_err();
+    assert!(error.to_string().contains("`wall` is none"), "{error}");
+}
+
+#[test]
 fn a_file_that_is_not_understood_or_not_roots_refuses_everything() {
     let check = |text: &str, words: &str| {
         let error = Rules::parse(text).unwrap_err();
