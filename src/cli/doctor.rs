@@ -17,8 +17,8 @@ pub(super) struct Arguments {
     /// List cgroups, disk images, loop devices and tasks that no running task owns; exit 1 if there are any
     #[arg(long)]
     leaks: bool,
-    /// Where tasks are kept
-    #[arg(long, env = "BRIG_STORE", value_name = "DIR")]
+    /// Where tasks are kept [env: BRIG_STORE] [default: /var/lib/brig as root, else ~/.local/share/brig]
+    #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]

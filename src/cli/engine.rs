@@ -50,7 +50,7 @@ struct SetupArguments {
     /// A folder in which each container leaves its receipt
     #[arg(long, value_name = "DIR")]
     receipts: Option<PathBuf>,
-    /// Use brig for containers that name no runtime
+    /// Use brig for containers that name no runtime (for containerd, set default_runtime_name yourself)
     #[arg(long)]
     default: bool,
     /// The runtime's program [default: this one]

@@ -17,7 +17,7 @@ fn page() -> String {
     let root = super::verbs::grouped(root);
     let mut text = String::from(
         "# The command line\n\nMade from the program's own help by `BRIG_DOCS=write cargo test --bin brig`; a test compares them.\n\
-         What is understood wrongly ends with exit status 125 before anything is started.\n",
+         A wrong command line ends with exit status 125 before anything is started. OCI verbs end as with runc: with 1,\nand `exec` without arguments with 255.\n",
     );
     add(&root, &mut text);
     text

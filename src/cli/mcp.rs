@@ -23,8 +23,8 @@ The tools are run, sandbox_start, exec, read_file, write_file, list_files, sandb
 those of `brig task run`, for every sandbox; no tool changes them. All sandboxes end with the client. With --keep they can be copied by checkpoint,
 and what is kept is discarded when they end. Standard output has the protocol alone (docs/howto/mcp.md).")]
 pub(super) struct Arguments {
-    /// Where tasks are kept [default: /var/lib/brig as root, else ~/.local/share/brig]
-    #[arg(long, env = "BRIG_STORE", value_name = "DIR")]
+    /// Where tasks are kept [env: BRIG_STORE] [default: /var/lib/brig as root, else ~/.local/share/brig]
+    #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
     /// Sandboxes at a time
     #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]

@@ -19,8 +19,8 @@ Examples:
   brig volume fill npm --image node:22 --allow @npm --dir . -- npm ci --cache /volume
   brig task run --cache npm:/home/agent/.npm -- npm ci")]
 pub(super) struct Arguments {
-    /// Where volumes are kept [default: /var/lib/brig as root, else ~/.local/share/brig]
-    #[arg(long, global = true, env = "BRIG_STORE", value_name = "DIR")]
+    /// Where volumes are kept [env: BRIG_STORE] [default: /var/lib/brig as root, else ~/.local/share/brig]
+    #[arg(long, global = true, value_name = "DIR")]
     store: Option<PathBuf>,
     #[command(subcommand)]
     verb: Verb,

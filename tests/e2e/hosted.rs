@@ -201,6 +201,11 @@ fn the_store_is_the_operators_and_a_default_is_lowered_to_its_ceiling() {
     {
         brig(&lab, HOSTED, &words).refused(125, &["hosted mode", "store", "operator"]);
     }
+    for (named, status) in [(other.as_str(), 125), ("", 0)] {
+        let mut command = shown(&etc(&lab, HOSTED));
+        command.arg(crate::support::program_under_test()).args(["task", "ls"]).env("BRIG_STORE", named);
+        assert_eq!(command.output().unwrap().status.code(), Some(status), "BRIG_STORE={named}");
+    }
     let rules = format!("{HOSTED}[max]\nmemory = \"64M\"\n");
     let lowered = brig(&lab, &rules, &run(&["--json"]));
     lowered.ended_as("succeeded", 0);

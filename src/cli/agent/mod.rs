@@ -32,16 +32,16 @@ Examples:
   brig agent claude                                  your folder, copy-on-write; the key stays outside
   brig agent claude --allow @npm -- -p 'fix the tests'
   brig agent codex --memory 8G -- exec 'add a test'
-  brig agent claude -- --continue                    the last session on this folder, as root; else --keep and --resume
+  brig agent claude -- --continue                    the last session on this folder
   brig agent --profile ./my-agent.toml -- my-agent --auto
   brig agent ls                                      the agents, and whether they are installed
 
 The flags are those of `brig task run`. Words after `--` are the agent's own. The folder is the current one unless --dir, --repo or
 --empty is given. The key is taken from the usual variable, such as ANTHROPIC_API_KEY, or from the agent's own login, and never enters the
-sandbox. As root, sessions and settings are in a volume for each agent and folder (docs/howto/agents.md).")]
+sandbox. Sessions and settings are in a volume for each agent and folder (docs/howto/agents.md).")]
 pub(super) struct Arguments {
-    /// Where tasks are kept [default: /var/lib/brig as root, else ~/.local/share/brig]
-    #[arg(long, env = "BRIG_STORE", value_name = "DIR")]
+    /// Where tasks are kept [env: BRIG_STORE] [default: /var/lib/brig as root, else ~/.local/share/brig]
+    #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
     #[command(subcommand)]
     verb: Option<Verb>,

@@ -25,8 +25,8 @@ pub(super) struct Arguments {
 
 #[derive(Args)]
 struct Common {
-    /// Where images are kept [default: /var/lib/brig as root, ~/.local/share/brig otherwise]
-    #[arg(long, env = "BRIG_STORE", value_name = "DIR", global = true)]
+    /// Where images are kept [env: BRIG_STORE] [default: /var/lib/brig as root, ~/.local/share/brig otherwise]
+    #[arg(long, value_name = "DIR", global = true)]
     store: Option<PathBuf>,
     /// Print JSON
     #[arg(long, global = true)]

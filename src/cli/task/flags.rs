@@ -80,6 +80,17 @@ const USUAL: [&str; 12] = [
     "--explain",
 ];
 
+/// Where `brig agent` has other defaults.
+fn description_of_agent(setting: &Setting) -> String {
+    let words = setting.description();
+    match setting.flag {
+        "--dir" => words + " [default: the current folder]",
+        "--empty" => words.replace(" (the default)", ""),
+        "--network" => words.replace("[default: none]", "[default: egress]"),
+        _ => words,
+    }
+}
+
 fn id(flag: &'static str) -> &'static str {
     flag.trim_start_matches('-')
 }
@@ -123,7 +134,11 @@ fn argument(setting: &'static Setting, is_whole: bool) -> Arg {
 
 impl<const SET: u8> Args for SettingFlags<SET> {
     fn augment_args(command: Command) -> Command {
-        Self::settings().map(|setting| argument(setting, [ALL, AGENT, MCP].contains(&SET))).fold(command, Command::arg)
+        let arguments = Self::settings().map(|setting| {
+            let argument = argument(setting, [ALL, AGENT, MCP].contains(&SET));
+            if SET == AGENT { argument.help(description_of_agent(setting)) } else { argument }
+        });
+        arguments.fold(command, Command::arg)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -161,6 +176,16 @@ mod tests {
         let flags = help.lines().filter_map(|line| line[flag(line)?..].split([' ', ',']).next());
         let heads = help.lines().filter(|line| line.ends_with(':') && !line.starts_with(' '));
         (flags.collect(), heads.collect())
+    }
+
+    #[test]
+    fn help_of_an_agent_has_the_defaults_of_an_agent() {
+        let mut command = SettingFlags::<AGENT>::augment_args(Command::new("brig agent")).term_width(400);
+        let help = command.render_long_help().to_string();
+        let line = |flag: &str| help.lines().skip_while(|line| !line.trim_start().starts_with(flag)).nth(1).unwrap();
+        assert!(line("--dir").ends_with("[default: the current folder]"), "{help}");
+        assert!(line("--network").ends_with("[default: egress]"), "{help}");
+        assert!(!line("--empty").contains("default"), "{help}");
     }
 
     #[test]

@@ -26,8 +26,8 @@ use std::process::ExitCode;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Where tasks are kept [default: /var/lib/brig as root, else ~/.local/share/brig]
-    #[arg(long, global = true, env = "BRIG_STORE", value_name = "DIR")]
+    /// Where tasks are kept [env: BRIG_STORE] [default: /var/lib/brig as root, else ~/.local/share/brig]
+    #[arg(long, global = true, value_name = "DIR")]
     store: Option<PathBuf>,
     #[command(subcommand)]
     verb: Verb,
@@ -76,8 +76,8 @@ enum Verb {
 #[derive(Parser)]
 #[command(name = "brig task run", max_term_width = 110)]
 struct Direct {
-    /// Where tasks are kept [default: /var/lib/brig as root, else ~/.local/share/brig]
-    #[arg(long, env = "BRIG_STORE", value_name = "DIR", hide_short_help = true)]
+    /// Where tasks are kept [env: BRIG_STORE] [default: /var/lib/brig as root, else ~/.local/share/brig]
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
     store: Option<PathBuf>,
     #[command(flatten)]
     run: run::Arguments,

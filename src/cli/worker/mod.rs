@@ -16,8 +16,8 @@ use std::process::ExitCode;
 /// Keep named sandboxes alive as services
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Where tasks are kept [default: /var/lib/brig as root, else ~/.local/share/brig]
-    #[arg(long, global = true, env = "BRIG_STORE", value_name = "DIR")]
+    /// Where tasks are kept [env: BRIG_STORE] [default: /var/lib/brig as root, else ~/.local/share/brig]
+    #[arg(long, global = true, value_name = "DIR")]
     store: Option<PathBuf>,
     /// The folder with a file NAME.toml for each worker
     #[arg(long, global = true, env = "BRIG_WORKERS", value_name = "DIR", default_value = Folder::DEFAULT)]

@@ -43,6 +43,10 @@ pub struct Store {
     root: PathBuf,
 }
 
+fn path_of(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
 impl Store {
     /// A relative `root` becomes absolute: a supervisor in the background has another current directory. Makes nothing.
     pub fn at(root: PathBuf) -> Store {
@@ -52,19 +56,23 @@ impl Store {
 
     /// `$BRIG_STORE`; else `/var/lib/brig` for the machine's root, `$XDG_DATA_HOME/brig` or `~/.local/share/brig`.
     pub fn default_path() -> Result<PathBuf> {
-        let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        if let Some(path) = from("BRIG_STORE") {
+        if let Some(path) = Store::of_environment() {
             return Ok(path);
         }
         if geteuid().is_root() {
             return Ok(OF_ROOT.into());
         }
-        from("XDG_DATA_HOME")
-            .or_else(|| from("HOME").map(|home| home.join(".local/share")))
+        path_of("XDG_DATA_HOME")
+            .or_else(|| path_of("HOME").map(|home| home.join(".local/share")))
             .map(|data| data.join("brig"))
             .ok_or_else(|| {
                 Error::new(Kind::Store, "neither HOME nor XDG_DATA_HOME is set").hint("name a store: --store DIR")
             })
+    }
+
+    /// `$BRIG_STORE`. An empty variable names no store.
+    pub(crate) fn of_environment() -> Option<PathBuf> {
+        path_of("BRIG_STORE")
     }
 
     /// The store's own directory.

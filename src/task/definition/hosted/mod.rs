@@ -182,8 +182,9 @@ pub(crate) fn admit(store: &Store, definition: &Definition) -> Result<Option<Adm
     Ok(Some(Admitted { definition, declared, pinned }))
 }
 
-/// The store that the command line names, or the default; in hosted mode only the operator's.
+/// The store that the command line or `BRIG_STORE` names, or the default; in hosted mode only the operator's.
 pub fn open_store(named: Option<PathBuf>) -> Result<Store> {
+    let named = named.or_else(Store::of_environment);
     match (named, rules()?) {
         (named, None) => Ok(Store::at(named.map_or_else(Store::default_path, Ok)?)),
         (None, Some(rules)) => Ok(Store::at(rules.store.clone())),

@@ -129,6 +129,9 @@ impl Setting {
     /// For the help and the docs.
     pub fn description(&self) -> String {
         match self.kind {
+            ValueKind::Limit(name @ LimitName::Disk) => {
+                format!("{} [default: 10G; half of --memory for an ordinary user]", name.meaning())
+            }
             ValueKind::Limit(name) => format!("{} [default: {}]", name.meaning(), Limits::default().value(name)),
             _ => self.words.to_owned(),
         }

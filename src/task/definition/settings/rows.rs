@@ -147,7 +147,7 @@ pub(super) static ROWS: &[Setting] = &[
         .group(ROOT)
         .help("How the command is asked to end [default: the image's StopSignal, else SIGTERM]"),
     row("--profile", "FILE|NAME", "", PATH, Folder, of_command_line).group(TASK)
-        .help("Read limits and settings from a TOML file, or from NAME.toml in ~/.config/brig; flags go before it"),
+        .help("Read limits and settings from a TOML file, or from NAME.toml in ~/.config/brig; a flag overrides it"),
     row("--name", "NAME", "name", Text, Free, |it, v| it.naming.set_name(v.text()?)).group(TASK)
         .help("A name for `brig task` verbs, which one running task of the store has at a time; it leads to the task after its end too"),
     row("--replace", "", "", Switch(true), Free, |it, v| v.switch(&mut it.naming.replaces)).group(TASK)
