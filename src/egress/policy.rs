@@ -105,7 +105,14 @@ impl Policy {
             _ => rule.covers(host, port),
         };
         if let Some(rule) = self.allowed.iter().find(allows) {
-            return Verdict::Allowed(rule.to_string());
+            let closed = match host {
+                Host::Address(address) if !rule.is_loopback() => self.check_address(*address, port, |_| false),
+                _ => None,
+            };
+            return match closed {
+                Some(what) => Verdict::Denied(format!("{what}: `{rule}` also covers other addresses")),
+                None => Verdict::Allowed(rule.to_string()),
+            };
         }
         if self.learn && matches!(host, Host::Name(_)) && LEARNED_PORTS.contains(&port) {
             return Verdict::Allowed("--learn".into());
@@ -193,6 +200,24 @@ mod tests {
         check("c.example", 80, denied("no rule allows `c.example:80`"));
         check("10.1.1.1", 5432, Verdict::Allowed("10.0.0.0/8:5432".into()));
         check("93.184.216.34", 443, denied("no rule allows `93.184.216.34:443`"));
+    }
+
+    #[test]
+    fn a_wide_rule_opens_no_special_address_within_it() {
+        let check = |allowed: &[&str], asked: &str, expected: bool| {
+            let verdict = policy(allowed, &[]).verdict(&host(asked), 80);
+            assert_eq!(matches!(verdict, Verdict::Allowed(_)), expected, "{allowed:?} {asked}: {verdict:?}");
+        };
+        for special in ["127.0.0.1", "100.100.100.200"] {
+            check(&["64.0.0.0/2:80"], special, false);
+        }
+        check(&["64.0.0.0/2:80"], "93.184.216.34", true);
+        check(&["128.0.0.0/2:80"], "169.254.169.254", false);
+        check(&["[fe00::/7]:80"], "fe80::1", false);
+        check(&["127.0.0.0/8:80"], "127.0.0.1", true);
+        check(&["64.0.0.0/2:80", "127.0.0.1:80"], "127.0.0.1", true);
+        check(&["64.0.0.0/2:80", "localhost:80"], "127.0.0.1", true);
+        check(&["localhost:80"], "::1", true);
     }
 
     #[test]

@@ -51,7 +51,6 @@ fn inside(fence: &Fence) -> Vec<Chain> {
     ];
     rules.extend(bounded(&[]));
     rules.extend(decided(&[], fence));
-    rules.extend(closed(&[], fence));
     vec![("out", Hook::Output, rules)]
 }
 
@@ -79,7 +78,6 @@ fn outside(device: u32, address: Ipv4Addr, fence: &Fence) -> Vec<Chain> {
     let mut forward = begin();
     forward.extend(bounded(&here));
     forward.extend(decided(&here, fence));
-    forward.extend(closed(&here, fence));
     forward.extend(back());
     let translate = vec![(vec![Condition::Source(own), Condition::NotTo(device)], Action::Masquerade)];
     vec![
@@ -99,8 +97,12 @@ fn bounded(first: &[Condition]) -> Rules {
 }
 
 fn decided(first: &[Condition], fence: &Fence) -> Rules {
+    let within = |reach: &&Reach| fence.closed.iter().any(|closed| closed.covers(&reach.range));
+    let (narrow, wide): (Vec<_>, Vec<_>) = fence.allowed.iter().partition(within);
+    let accepted = |reach: &Reach| reached(first, reach, Action::Accept);
     let denied = fence.denied.iter().flat_map(|reach| reached(first, reach, Action::Reject));
-    denied.chain(fence.allowed.iter().flat_map(|reach| reached(first, reach, Action::Accept))).collect()
+    let opened = denied.chain(narrow.into_iter().flat_map(accepted));
+    opened.chain(closed(first, fence)).chain(wide.into_iter().flat_map(accepted)).collect()
 }
 
 fn closed(first: &[Condition], fence: &Fence) -> Rules {
@@ -156,6 +158,33 @@ mod tests {
         assert_eq!(chains[0].2[3].0, [Condition::Over(MOST_CONNECTIONS)]);
         assert_eq!(chains[0].2[6].0, [Condition::Destination(prefix("10.0.0.3", 32))]); // every protocol
         assert_eq!(chains[0].2[7].0[2], Condition::Ports(80, 81));
+    }
+
+    #[test]
+    fn only_a_range_within_a_closed_one_opens_it() {
+        let reach = |text, length| Reach { range: prefix(text, length), ports: vec![80] };
+        let fence = Fence {
+            denied: Vec::new(),
+            allowed: vec![reach("64.0.0.0", 2), reach("127.0.0.0", 8)],
+            closed: vec![prefix("100.64.0.0", 10), prefix("127.0.0.0", 8)],
+        };
+        let ranges = |rules: &Rules| -> Vec<_> {
+            let decided = rules.iter().filter_map(|(conditions, then)| match conditions.as_slice() {
+                [.., Condition::Destination(range)] | [.., Condition::Destination(range), _, _] => {
+                    Some((*range, *then))
+                }
+                _ => None,
+            });
+            decided.collect()
+        };
+        use Action::{Accept, Reject};
+        let (narrow, wide) = ((prefix("127.0.0.0", 8), Accept), (prefix("64.0.0.0", 2), Accept));
+        let closed = fence.closed.iter().map(|range| (*range, Reject)).collect::<Vec<_>>();
+        let expected = [&[narrow; 2][..], &closed, &[wide; 2]].concat();
+        let chains = outside(7, Ipv4Addr::new(198, 19, 0, 1), &fence);
+        assert_eq!(ranges(&inside(&fence)[0].2), expected);
+        assert_eq!(ranges(&chains[0].2), expected); // addresses of the host
+        assert_eq!(ranges(&chains[1].2), expected);
     }
 
     #[test]

@@ -97,7 +97,7 @@ pub(crate) enum Way {
     Pasta,
 }
 
-/// Addresses that an open network does not reach. Order: `denied`, `allowed`, `closed`.
+/// Addresses that an open network does not reach. Order: `denied`, `allowed` within a closed range, `closed`, `allowed`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fence {
     /// Refused by name.

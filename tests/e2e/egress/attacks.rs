@@ -148,6 +148,23 @@ for family, address in ((2, "1.1.1.1"), (2, "169.254.169.254"), (2, "10.0.0.1"),
 }
 
 #[test]
+fn a_wide_rule_does_not_open_the_hosts_loopback_by_number() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let task = || world.bare(&lab).args(["--allow", "64.0.0.0/2:8080"]);
+    let script =
+        format!("curl -sS -m 5 http://{0}:8080/ || curl -sS -m 5 -x 198.18.0.1:3128 http://{0}:8080/", world.address);
+    let run = task().sh(&script);
+    assert!(!run.stderr.contains("served by"), "{run:#?}");
+    assert_eq!(refusals(&run, &world.address.to_string()), "loopback: `64.0.0.0/2:8080` also covers other addresses");
+    let weak = task().weakened("egress-rebinding").sh(&script);
+    assert!(weak.stderr.contains("served by"), "the attack proves nothing: {weak:#?}");
+    let exact = format!("{}:8080", world.address);
+    let opened = world.bare(&lab).args(["--allow", &exact]).sh(&script);
+    assert!(opened.stderr.contains("served by"), "{opened:#?}");
+}
+
+#[test]
 fn udp_to_an_allowed_host_is_refused_so_that_quic_falls_back() {
     let lab = Lab::new();
     let Some(world) = World::new(&lab) else { return };

@@ -140,6 +140,9 @@ fn only_public_addresses(mode: &str) {
     let opened = ["--allow", "10.7.7.7:80", "--deny", "93.184.216.34:80"];
     reached(&ground.task(&lab, mode).args(opened).sh(&ask(&EVERYWHERE)), &[PRIVATE]);
     reached(&ground.task(&lab, mode).args(["--allow", "10.0.0.0/8:443"]).sh(&ask(&EVERYWHERE)), &[PUBLIC]);
+    // A range that covers more than one special range opens none.
+    let wide = ["--allow", "0.0.0.0/2:80", "--allow", "128.0.0.0/2:80"];
+    reached(&ground.task(&lab, mode).args(wide).sh(&ask(&EVERYWHERE)), &[PUBLIC]);
     // Without ports, a denial also refuses a port that no server has: 113 is EHOSTUNREACH.
     let other_port = format!(
         "python3 -c \"import socket; s = socket.socket(); s.settimeout(2); print(s.connect_ex(('{PUBLIC}', 81)))\""
