@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Servers at these ports choose by a name from the client, which the gateway must be able to read.
 const NAMED_PORTS: [u16; 4] = [80, 443, 8080, 8443];
 const LONGEST_LINE: usize = 16 * 1024;
+const LONGEST_METHOD: usize = 32;
 /// The beginning of SSH on both sides, and its longest first line in bytes (RFC 4253, 4.2).
 pub(super) const SSH: &[u8] = b"SSH-";
 const LONGEST_SSH: usize = 255;
@@ -90,11 +91,12 @@ fn text_opening(bytes: &[u8], port: u16) -> Opening {
     let start = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(bytes.len());
     let line = bytes[start..].split(|&byte| byte == b'\n').next().unwrap_or_default();
     let whole = start + line.len() < bytes.len();
-    if !whole
-        && bytes.len() <= LONGEST_LINE
-        && (named || http::looks_like_one(bytes) || first.is_ascii_uppercase() || blank)
-    {
+    let may_be_request = first.is_ascii_uppercase() || blank || begins_with_method(bytes);
+    if !whole && bytes.len() <= LONGEST_LINE && (named || may_be_request) {
         return Opening::More;
+    }
+    if !whole && (blank || begins_with_method(bytes)) {
+        return Opening::Refused("a request of HTTP whose first line is too long".into());
     }
     match (has_version(line), http::looks_like_one(bytes)) {
         (true, true) => Opening::Requests,
@@ -102,6 +104,12 @@ fn text_opening(bytes: &[u8], port: u16) -> Opening {
         (false, _) if named => Opening::Refused(format!("neither TLS nor HTTP at port {port}")),
         (false, _) => Opening::Through,
     }
+}
+
+/// Whether a server could take the first word for a method; some servers accept small letters.
+fn begins_with_method(bytes: &[u8]) -> bool {
+    let word = bytes.iter().take_while(|&&byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')).count();
+    bytes[0].is_ascii_alphabetic() && word <= LONGEST_METHOD && matches!(bytes.get(word), None | Some(b' ' | b'\t'))
 }
 
 pub(super) fn check_request(head: &Head, host: &Host, port: u16) -> Option<String> {
@@ -258,10 +266,19 @@ mod tests {
         assert!(matches!(at(&[b"SSH-2.0-".as_slice(), &[b'x'; 300]].concat(), 80), Opening::Refused(_)));
         assert_eq!(at(b"EHLO me\r\n", 25), Opening::Through);
         assert_eq!(at(&[0, 0, 0, 8, 4, 210, 22, 47], 5432), Opening::Through);
+        let long = vec![b'x'; LONGEST_LINE];
+        assert!(matches!(at(&[b"GET /", long.as_slice()].concat(), 9999), Opening::Refused(_)));
+        assert!(matches!(at(&[b"get /", long.as_slice()].concat(), 9999), Opening::Refused(_)));
+        assert!(matches!(at(&[b" GET /", long.as_slice()].concat(), 9999), Opening::Refused(_)));
+        assert_eq!(at(&long, 9999), Opening::Through);
+        assert_eq!(at(b"get /x", 9999), Opening::More);
+        assert_eq!(at(b"{\"a\": 1", 9999), Opening::Through);
+        assert_eq!(at(b"get key\r\n", 11211), Opening::Through);
         for (bytes, port) in [
             (&b"\r\nGET / HTTP/1.1\r\n"[..], 9999),
             (b"\nGET / HTTP/1.1\r\n", 80),
             (b"get / HTTP/1.1\r\n", 80),
+            (b"get / HTTP/1.1\r\n", 9999),
             (b" GET / HTTP/1.1\r\n", 9999),
             (b"EHLO me\r\n", 80),
             (&[0, 1, 2], 443),
