@@ -68,6 +68,10 @@ impl Answers {
         self.state == State::Changed
     }
 
+    pub(super) fn are_idle(&self) -> bool {
+        self.asked.is_empty() && self.state == State::Head
+    }
+
     /// Whether the client has a part of an answer.
     pub(super) fn are_within_one(&self) -> bool {
         self.state != State::Head

@@ -1,6 +1,6 @@
 //! The scope of a secret: host, header, methods and paths. Pure.
 
-use super::super::http::Head;
+use super::super::http::{Content, Head};
 use super::super::rule::{Host, Rule};
 use super::request::another_request;
 use super::target::unclear;
@@ -124,6 +124,13 @@ impl Credential {
             && let Some(header) = another_request(head)
         {
             return Some(format!("`{name}` is for some requests, and `{header}` could make this one another"));
+        }
+        // Servers and proxies differ about content here, and could read the rest of it as another request.
+        if self.is_limited() && matches!(head.method.as_str(), "GET" | "HEAD") && head.content != Content::Length(0) {
+            return Some(format!(
+                "`{name}` is for some requests, and a {} with content could hide another",
+                head.method
+            ));
         }
         if self.paths.is_empty() {
             return None;
@@ -254,7 +261,6 @@ fn certificates(path: &Path) -> Result<Vec<Vec<u8>>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::http::Content;
     use super::*;
 
     fn credential(words: &Wording<'_>) -> Result<Credential> {
@@ -333,6 +339,23 @@ mod tests {
         {
             check("GET", target, Some("and this one"));
         }
+    }
+
+    #[test]
+    fn where_methods_or_paths_count_get_and_head_have_no_content() {
+        let paths = ["/v1/*".to_owned()];
+        let check = |paths: &[String], method, content, expected: bool| {
+            let made = credential(&Wording { paths, ..Wording::default() }).unwrap();
+            let why = made.check_request(&Head { content, ..head(method, "/v1/x") });
+            assert_eq!(why.is_some_and(|why| why.contains("with content")), expected, "{method}");
+        };
+        for method in ["GET", "HEAD"] {
+            check(&paths, method, Content::Length(3), true);
+            check(&paths, method, Content::Chunked, true);
+            check(&paths, method, Content::Length(0), false);
+            check(&[], method, Content::Length(3), false);
+        }
+        check(&paths, "POST", Content::Length(3), false);
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(crate) use authority::{NewAuthority, make as make_authority};
 pub use credential::{Credential, Wording};
 pub(crate) use credential::{check_credentials, fits_a_header};
 pub(super) use mask::{Mask, Needles};
-pub(super) use request::{asks_to_change, written};
+pub(super) use request::{asks_to_change, expects_continue, written};
 use request::{check_head, replaced};
 pub(crate) use trust::Trust;
 

@@ -73,11 +73,17 @@ pub(super) fn replaced(head: &Head, added: &[(&str, Vec<u8>)], is_limited: bool)
             // Compressed text cannot be searched for the secret.
             || is_same(name, "accept-encoding")
             || is_same(name, "te")
+            || is_same(name, "sec-websocket-extensions")
+            // The gateway answers it. A proxy that refuses would take the content for the next request.
+            || is_same(name, "expect")
             // Another protocol on the same connection escapes these rules.
             || !head.websocket && (is_same(name, "upgrade") || is_same(name, "http2-settings"));
-        let names_ours = is_same(name, "connection")
-            && value.split(',').any(|each| added.iter().any(|(ours, _)| is_same(ours, each.trim())));
-        if !is_ours && !names_ours {
+        if is_same(name, "connection") {
+            let kept = options(value, head.websocket);
+            if !kept.is_empty() {
+                put(name, kept.join(", ").as_bytes());
+            }
+        } else if !is_ours {
             put(name, value.as_bytes());
         }
     }
@@ -86,6 +92,21 @@ pub(super) fn replaced(head: &Head, added: &[(&str, Vec<u8>)], is_limited: bool)
         put(name, value);
     }
     out
+}
+
+/// A proxy removes each header that `Connection` names, also one that ends the request or contains the secret.
+fn options(connection: &str, is_websocket: bool) -> Vec<&str> {
+    let is_kept = |option: &&str| {
+        let is = |known| option.eq_ignore_ascii_case(known);
+        is("close") || is("keep-alive") || is_websocket && is("upgrade")
+    };
+    connection.split(',').map(str::trim).filter(is_kept).collect()
+}
+
+/// Whether the client waits for `100 Continue` before it sends content (RFC 9110, 10.1.1).
+pub(in crate::egress) fn expects_continue(head: &Head) -> bool {
+    let mut expected = head.fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case("expect"));
+    head.content != Content::Length(0) && expected.any(|(_, value)| value.eq_ignore_ascii_case("100-continue"))
 }
 
 pub(in crate::egress) fn asks_to_change(head: &Head) -> bool {
@@ -120,10 +141,35 @@ mod tests {
                 "POST /x?y HTTP/1.1\r\nhost: a.test\r\nauthorization: Basic x\r\nAUTHORIZATION: y\r\nX-Other: 1\r\n\
                  Accept-Encoding: br\r\nConnection: close, Authorization\r\nUpgrade: h2c\r\nContent-Length: 3\r\n\r\n"
             ),
-            "POST /x?y HTTP/1.1\r\nhost: a.test\r\nX-Other: 1\r\nContent-Length: 3\r\nAccept-Encoding: identity\r\nAuthorization: Bearer v\r\n\r\n"
+            "POST /x?y HTTP/1.1\r\nhost: a.test\r\nX-Other: 1\r\nConnection: close\r\nContent-Length: 3\r\nAccept-Encoding: identity\r\nAuthorization: Bearer v\r\n\r\n"
         );
         let key = "GET / HTTP/1.1\r\nHost: a\r\nx_api_key: mine\r\n\r\n";
         assert!(!rewritten_with(key, ("X-Api-Key", b"v")).contains("mine"));
+    }
+
+    #[test]
+    fn no_header_lets_a_proxy_read_another_end_of_the_request() {
+        let post = |fields: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}Content-Length: 3\r\n\r\n");
+        let plain = rewritten(&post(""));
+        for fields in [
+            "Connection: Content-Length\r\n",
+            "Connection: Transfer-Encoding , content-length\r\n",
+            "connection: Upgrade, HTTP2-Settings\r\n",
+            "Expect: 100-continue\r\n",
+            "EXPECT: something\r\n",
+        ] {
+            assert_eq!(rewritten(&post(fields)), plain, "{fields}");
+        }
+        let kept = rewritten(&post("Connection: Content-Length, keep-alive,Close\r\n"));
+        assert!(kept.contains("\r\nConnection: keep-alive, Close\r\n"), "{kept}");
+    }
+
+    #[test]
+    fn a_client_that_waits_before_its_content_is_recognised() {
+        let head = |fields: &str| head(&format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n"));
+        assert!(expects_continue(&head("expect: 100-Continue\r\nContent-Length: 3\r\n")));
+        assert!(!expects_continue(&head("Expect: 100-continue\r\n")));
+        assert!(!expects_continue(&head("Content-Length: 3\r\n")));
     }
 
     #[test]
@@ -144,6 +190,8 @@ mod tests {
         let text = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
         assert!(asks_to_change(&head(text)));
         assert!(rewritten(text).contains("Connection: Upgrade\r\nUpgrade: websocket\r\n"));
+        let packed = text.replace("\r\n\r\n", "\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n");
+        assert_eq!(rewritten(&packed), rewritten(text));
         let two = text.replace("Upgrade: websocket", "Upgrade: websocket\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk");
         assert!(!asks_to_change(&head(&two)));
         let rewritten = rewritten(&two);

@@ -137,3 +137,27 @@ fn what_the_sandbox_says_in_the_secrets_place_does_not_arrive() {
     let Some((run, heard)) = kept(script) else { return };
     assert_eq!(heard, format!("a.test GET /x <Bearer {VALUE}> <->\n"), "{run:#?}");
 }
+
+#[test]
+fn no_header_makes_a_proxy_read_another_end_of_the_request() {
+    let lab = Lab::new();
+    let site = |address: std::net::Ipv4Addr, directory: &std::path::Path| {
+        format!(
+            "server {{ listen {address}:8444 ssl; server_name a.test; ssl_certificate {0}/cert.pem; ssl_certificate_key {0}/key.pem; \
+             location / {{ return 200 \"connection <$http_connection> expect <$http_expect>\\n\"; }} }}\n",
+            directory.display()
+        )
+    };
+    let Some(world) = World::with_sites(&lab, site) else { return };
+    let task = || world.brokered_at(&lab, VALUE, "\"a.test:8444\"", "paths = [\"/v1/*\"]\n");
+    let script = "curl -sSv -H 'Connection: Content-Length, keep-alive' -H 'Expect: 100-continue' -d content \
+                  https://a.test:8444/v1/a 2>&1 | grep -E 'connection <|100 Continue'; \
+                  curl -sS -X GET -d content https://a.test:8444/v1/b";
+    let run = task().sh(script);
+    assert_eq!(
+        run.stderr.replace('\r', ""),
+        "< HTTP/1.1 100 Continue\nconnection <keep-alive> expect <>\n\
+         brig: `API_KEY` is for some requests, and a GET with content could hide another\n",
+        "{run:#?}"
+    );
+}

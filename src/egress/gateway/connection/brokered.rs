@@ -5,7 +5,7 @@
 
 use super::{Back, Connection, DIAL, Front, HELD, Need};
 use crate::egress::answers::Answers;
-use crate::egress::broker::{Served, written};
+use crate::egress::broker::{Served, expects_continue, written};
 use crate::egress::gateway::flow::{Budget, End, Pass};
 use crate::egress::gateway::front;
 use crate::egress::http::{self, Requests, Step};
@@ -352,6 +352,11 @@ impl Connection {
                             Ok(fields) => written(&head, &fields),
                             Err(why) => return Some(why),
                         };
+                        // Not within another answer: the client sends its content after a while without it.
+                        if expects_continue(&head) && tls.answers.are_idle() {
+                            let _ = tls.inside.writer().write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
+                            drain(&mut tls.inside, self.down.buffer());
+                        }
                         tls.answers.expect(&head);
                         (length, Some(rewritten))
                     }
