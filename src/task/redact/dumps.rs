@@ -1,4 +1,4 @@
-//! Finds values in lines of `xxd`, `hexdump` and `od`.
+//! Finds values in hexadecimal lines of `xxd`, `hexdump` and `od -x`. Octal lines, which `od` writes by default, pass.
 //!
 //! [`WINDOW`] successive bytes of a value on a line, in any grouping, identify it; the rest of the line is hidden.
 //! Fewer bytes stay visible, and so do up to three before the first space.

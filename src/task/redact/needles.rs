@@ -112,6 +112,10 @@ pub(super) fn forms(value: &[u8], name: usize) -> Vec<Needle> {
     for whole in wholes {
         all.push((whole.to_vec(), false));
         all.extend(in_base64(whole).into_iter().map(|form| (form, true)));
+        // Without its last byte it is a part of the big-endian form, too.
+        if let Some([utf_16 @ .., _]) = in_utf_16(whole).first().map(Vec::as_slice) {
+            all.extend(in_base64(utf_16).into_iter().map(|form| (form, true)));
+        }
         all.extend(in_hex(whole).into_iter().chain(in_base32(whole)).map(|form| (form, true)));
         let plain = in_urls(whole).into_iter().chain(in_json(whole)).chain(in_html(whole)).chain(in_shells(whole));
         let bytes = in_bytes(whole).into_iter().chain(in_utf_16(whole)).chain(in_one_case(whole));

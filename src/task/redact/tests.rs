@@ -88,17 +88,38 @@ fn forms_of_shells_html_dumps_and_other_alphabets_are_hidden_wherever_they_are_c
         &[],
     ];
     let text = std::str::from_utf8(value).unwrap();
-    let more: [Vec<u8>; 6] = [
+    let numbers = value.map(|byte| byte.to_string());
+    let more: [Vec<u8>; 13] = [
         text.chars().flat_map(|letter| format!("&#{};", u32::from(letter)).into_bytes()).collect(),
         text.encode_utf16().flat_map(u16::to_le_bytes).collect(),
         text.encode_utf16().flat_map(u16::to_be_bytes).collect(),
         value.map(|byte| format!("{byte:02x}")).join(":").into_bytes(),
         value.map(|byte| format!("0x{byte:02x}")).join(", ").into_bytes(),
         value.map(|byte| format!("\\x{byte:02X}")).concat().into_bytes(),
+        value.map(|byte| format!("%{byte:02X}")).concat().into_bytes(),
+        value.map(|byte| format!("\\{byte:03o}")).concat().into_bytes(),
+        text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect::<String>().into_bytes(),
+        text.encode_utf16().map(|unit| format!("\\u{unit:04X}")).collect::<String>().into_bytes(),
+        numbers.join(", ").into_bytes(),
+        numbers.join(",").into_bytes(),
+        numbers.join(" ").into_bytes(),
     ];
     let patterns = patterns(&[("KEY", value)]);
     for form in forms.into_iter().filter(|form| !form.is_empty()).chain(more.iter().map(Vec::as_slice)) {
         check(&patterns, &[b"value: ", form, b"; end\n"].concat(), b"value: [redacted:KEY]; end\n");
+    }
+}
+
+#[test]
+fn base64_of_utf_16_is_hidden_in_both_byte_orders_at_each_alignment() {
+    let patterns = patterns(&[("KEY", b"correct-horse-battery")]);
+    for before in 0..3 {
+        let text = "x".repeat(before) + "correct-horse-battery" + "tail";
+        for order in [u16::to_le_bytes, u16::to_be_bytes] {
+            let bytes: Vec<u8> = text.encode_utf16().flat_map(order).collect();
+            let (out, count) = patterns.redact(STANDARD.encode(bytes).as_bytes());
+            assert_eq!(count, 1, "{before} {}", String::from_utf8_lossy(&out));
+        }
     }
 }
 

@@ -91,11 +91,14 @@ pub(super) fn in_base32(value: &[u8]) -> Vec<Vec<u8>> {
     forms
 }
 
+/// Plain, little-endian first, and escaped.
 pub(super) fn in_utf_16(value: &[u8]) -> Vec<Vec<u8>> {
     let Ok(text) = std::str::from_utf8(value) else { return Vec::new() };
     vec![
         text.encode_utf16().flat_map(u16::to_le_bytes).collect(),
         text.encode_utf16().flat_map(u16::to_be_bytes).collect(),
+        text.encode_utf16().flat_map(|unit| format!("\\u{unit:04x}").into_bytes()).collect(),
+        text.encode_utf16().flat_map(|unit| format!("\\u{unit:04X}").into_bytes()).collect(),
     ]
 }
 
@@ -103,11 +106,17 @@ pub(super) fn in_one_case(value: &[u8]) -> [Vec<u8>; 2] {
     [value.to_ascii_uppercase(), value.to_ascii_lowercase()]
 }
 
-/// Hexadecimal bytes on one line; `dumps` finds dumps of lines.
+/// Bytes as numbers on one line; `dumps` finds dumps of lines. Decimal ones are as Python, Rust, JavaScript and Go write
+/// lists.
 pub(super) fn in_bytes(value: &[u8]) -> Vec<Vec<u8>> {
     let mut forms = Vec::new();
+    for between in [", ", ",", " "] {
+        let numbers: Vec<_> = value.iter().map(u8::to_string).collect();
+        forms.push(numbers.join(between).into_bytes());
+    }
+    forms.push(value.iter().flat_map(|byte| format!("\\{byte:03o}").into_bytes()).collect());
     for (before, between) in
-        [("", ":"), ("", " "), ("", "-"), ("0x", ", "), ("0x", ","), ("0x", " "), ("\\x", ""), ("\\\\x", "")]
+        [("", ":"), ("", " "), ("", "-"), ("0x", ", "), ("0x", ","), ("0x", " "), ("\\x", ""), ("\\\\x", ""), ("%", "")]
     {
         let lower: Vec<_> = value.iter().map(|byte| format!("{before}{byte:02x}")).collect();
         let upper: Vec<_> = value.iter().map(|byte| format!("{before}{byte:02X}")).collect();
