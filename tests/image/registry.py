@@ -6,7 +6,7 @@ usage: registry.py UPSTREAM-PORT [FAULT...]
 Prints its port on the first line, then one line a request. Faults: token (asks for a bearer token, user me:secret), lasts=SECONDS
 (how long those tokens are said to be good), cut (closes every blob after some bytes), busy (429 with Retry-After first),
 later=SECONDS (the same once, with this time), broken (500 first), wrong (other bytes in blobs), slow, trickle (two bytes a second in blobs), redirect (blobs come from
-another host name), forgets (refuses the first PUT to each blob's upload, and knows its address no more), realm=URL (sends for tokens there), foreign (names another digest for tags), norange (ignores Range).
+another host name), asks (that other host asks for a token), forgets (refuses the first PUT to each blob's upload, and knows its address no more), realm=URL (sends for tokens there), foreign (names another digest for tags), norange (ignores Range).
 """
 import base64
 import http.client
@@ -77,6 +77,8 @@ class Handler(BaseHTTPRequestHandler):
                 return self.answer(503, b"oops")
             if upload in counts:
                 return self.answer(404, b'{"errors":[{"message":"blob upload unknown"}]}')
+        if redirected and "asks" in faults:
+            return self.answer(401, b"", [("WWW-Authenticate", f'Bearer realm="http://127.0.0.1:{port}/token"')])
         if "redirect" in faults and blob and not redirected and self.command == "GET":
             other = f"http://localhost:{port}/redirected{self.path}"
             return self.answer(307, b"", [("Location", other)])

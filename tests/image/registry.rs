@@ -95,6 +95,25 @@ fn a_token_is_fetched_where_the_registry_points_and_sent_to_no_other_host() {
     );
 }
 
+#[test]
+fn another_host_cannot_ask_for_a_token() {
+    if !ready() {
+        return;
+    }
+    let (scratch, server) = with_image("layered");
+    let proxy = faulty(&server, &["redirect", "asks"]);
+    let auth = auth_file(&scratch, &proxy, "secret");
+    let pull = ["pull", &proxy.reference(), "--auth-file", &auth];
+    Scratch::new().image(&pull).refused("401 Unauthorized");
+    let asked = || proxy.requests().iter().any(|line| line.contains("/token Basic"));
+    assert!(!asked(), "{:#?}", proxy.requests());
+    if skipped("the feature `weakened`", cfg!(feature = "weakened")) {
+        return;
+    }
+    Scratch::new().weakened("image-redirect", &pull);
+    assert!(asked(), "no guard needed");
+}
+
 /// Numbers that no clock can hold.
 #[test]
 fn an_endless_token_and_an_endless_pause_do_no_harm() {

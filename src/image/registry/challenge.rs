@@ -96,24 +96,57 @@ pub(super) fn check_realm(realm: &str, registry: &Address, allowed: &[String]) -
         return Ok(address);
     }
     let same = address.host == registry.host;
-    let related = address.scheme == Scheme::Https
-        && domain(&address.host).is_some()
-        && domain(&address.host) == domain(&registry.host);
+    let related = address.scheme == Scheme::Https && are_related(&address.host, &registry.host);
     if same || related || allowed.iter().any(|host| host.eq_ignore_ascii_case(&address.host)) {
         return Ok(address);
     }
     refused("which is another host")
 }
 
-/// The last two labels: `docker.io` of `auth.docker.io`. A numeric address has none.
-fn domain(host: &str) -> Option<&str> {
-    let name = host.split(':').next()?;
-    if host.starts_with('[') || name.parse::<std::net::IpAddr>().is_ok() {
-        return None;
-    }
-    let mut dots = name.rmatch_indices('.').map(|(at, _)| at);
-    let (_, second) = (dots.next()?, dots.next());
-    Some(second.map_or(name, |at| &name[at + 1..]))
+/// Second labels below which countries register names.
+const REGISTRIES: [&str; 10] = ["ac", "co", "com", "edu", "go", "gov", "ne", "net", "or", "org"];
+/// Domains whose names belong to different customers.
+const SHARED: [&str; 26] = [
+    "amazonaws.com",
+    "appspot.com",
+    "azurecr.io",
+    "azurecr.cn",
+    "azurewebsites.net",
+    "cloudapp.net",
+    "cloudfront.net",
+    "ddns.net",
+    "duckdns.org",
+    "fly.dev",
+    "github.dev",
+    "github.io",
+    "gitlab.io",
+    "googleusercontent.com",
+    "herokuapp.com",
+    "netlify.app",
+    "ngrok.app",
+    "ngrok.io",
+    "nip.io",
+    "onrender.com",
+    "pages.dev",
+    "run.app",
+    "sslip.io",
+    "vercel.app",
+    "windows.net",
+    "workers.dev",
+];
+
+/// Whether both names belong to one domain, such as `docker.io`. A numeric address has none.
+fn are_related(one: &str, other: &str) -> bool {
+    let name = |host: &str| {
+        let name = host.split(':').next()?.to_ascii_lowercase();
+        (!host.starts_with('[') && name.parse::<std::net::IpAddr>().is_err()).then_some(name)
+    };
+    let (Some(one), Some(other)) = (name(one), name(other)) else { return false };
+    let common = one.rsplit('.').zip(other.rsplit('.')).take_while(|(one, other)| one == other).count();
+    let mut labels = one.rsplit('.');
+    let (top, second) = (labels.next().unwrap_or_default(), labels.next().unwrap_or_default());
+    let least = if top.len() == 2 && REGISTRIES.contains(&second) { 3 } else { 2 };
+    one == other || common >= least && !SHARED.contains(&format!("{second}.{top}").as_str())
 }
 
 #[cfg(test)]
@@ -153,6 +186,19 @@ mod tests {
             "//auth.docker.io",
         ] {
             assert!(!check(realm), "{realm}");
+        }
+        for (registry, realm, expected) in [
+            ("registry.gitlab.com", "gitlab.com", true),
+            ("registry.example.co.uk", "auth.example.co.uk", true),
+            ("registry.example.co.uk", "evil.co.uk", false),
+            ("victim.azurecr.io", "victim.azurecr.io", true),
+            ("victim.azurecr.io", "evil.azurecr.io", false),
+            ("1.dkr.ecr.eu-west-1.amazonaws.com", "ec2-1-2-3-4.compute.amazonaws.com", false),
+            ("registry.example.com", "evil.com", false),
+        ] {
+            let registry = Address::parse(&format!("https://{registry}")).unwrap();
+            let found = check_realm(&format!("https://{realm}/token"), &registry, &[]);
+            assert_eq!(found.is_ok(), expected, "{realm}");
         }
         let local = Address::parse("http://127.0.0.1:5000").unwrap();
         assert!(check_realm("http://127.0.0.1:5000/token", &local, &[]).is_ok());

@@ -154,8 +154,9 @@ impl<'a> Client<'a> {
 
     /// One try. After a 401 sends again with better authorization.
     pub(super) fn authorized(&self, call: &Call<'_>) -> Result<Response<Body>> {
-        let response = self.redirected(call, self.known_authorization())?;
-        if response.status().as_u16() != 401 {
+        let (response, is_ours) = self.redirected(call, self.known_authorization())?;
+        // Another host must not choose the server that gets the registry's password.
+        if response.status().as_u16() != 401 || !is_ours {
             return Ok(response);
         }
         let headers: Vec<&str> =
@@ -180,7 +181,7 @@ impl<'a> Client<'a> {
         if let Ok(mut known) = self.authorization.lock() {
             *known = Some(authorization);
         }
-        let response = self.redirected(call, Some(value))?;
+        let (response, _) = self.redirected(call, Some(value))?;
         if response.status().as_u16() == 401 { Err(self.denied(response)) } else { Ok(response) }
     }
 
@@ -255,8 +256,8 @@ impl<'a> Client<'a> {
         Ok(Token { value: format!("Bearer {token}"), until: Instant::now() + token_life(answer.expires_in) })
     }
 
-    /// Secrets stay with the registry's host.
-    fn redirected(&self, call: &Call<'_>, authorization: Option<String>) -> Result<Response<Body>> {
+    /// Secrets stay with the registry's host. Also returns whether that host answered.
+    fn redirected(&self, call: &Call<'_>, authorization: Option<String>) -> Result<(Response<Body>, bool)> {
         let mut address = call.address.clone();
         for _ in 0..=MOST_REDIRECTS {
             let ours = address.same_origin(&self.base) || weaken::is_off("image-redirect");
@@ -268,7 +269,7 @@ impl<'a> Client<'a> {
             let again = Call { method: call.method, address: address.clone(), headers: call.headers.clone(), payload };
             let response = self.once(&again, authorization.clone().filter(|_| ours))?;
             if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
-                return Ok(response);
+                return Ok((response, ours));
             }
             let location = response.headers().get("location").and_then(|value| value.to_str().ok()).unwrap_or_default();
             address = address.join(location)?;
