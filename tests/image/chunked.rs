@@ -215,15 +215,25 @@ fn a_wrong_table_of_contents_is_ignored_and_takes_little_memory() {
 }
 
 #[test]
+fn a_registry_learns_nothing_of_images_from_another_one() {
+    let Some(versions) = Versions::new() else { return };
+    versions.publish(1, "");
+    let layer = versions.publish(2, "");
+    let (store, one, other) = (Scratch::new(), faulty(&versions.server, &[]), faulty(&versions.server, &[]));
+    versions.pull(&store, &one, "1");
+    let pulled = versions.pull(&store, &other, "2");
+    assert_eq!((reused(&pulled), fetched(&other, &layer)), (0, (layer.size, 1)), "{:?}", other.requests());
+}
+
+#[test]
 fn a_registry_without_ranges_and_one_with_bad_days_give_the_same_image() {
     let Some(versions) = Versions::new() else { return };
     versions.publish(1, "");
     let layer = versions.publish(2, "");
     for faults in [&["norange"][..], &["token", "redirect"], &["cut"], &["busy", "broken"]] {
         let (store, proxy) = (Scratch::new(), faulty(&versions.server, faults));
-        let plain = faulty(&versions.server, &[]);
         let auth = servers::auth_file(&versions.scratch, &proxy, "secret");
-        versions.pull(&store, &plain, "1");
+        store.image(&["pull", "--auth-file", &auth, &versions.reference(&proxy, "1")]).good();
         let name = versions.reference(&proxy, "2");
         let pulled = store.image(&["pull", "--json", "--auth-file", &auth, &name]).good();
         if faults == ["norange"] {

@@ -92,13 +92,18 @@ impl<'a> Registry<'a> {
         Ok(Some((reader, gain)))
     }
 
-    /// The stored blobs that may share pieces with the layer. Those of the same repository come first, then those of
-    /// the most similar size.
+    /// The stored blobs that may share pieces with the layer, of images of this registry: the ranges that are not asked
+    /// show which pieces the store has. Those of the same repository come first, then those of the most similar size.
     fn candidates(&self, store: &Store, wanted: &Descriptor) -> Result<Vec<Descriptor>> {
-        let own = self.reference.name();
-        let same: BTreeSet<Digest> =
-            store.names()?.into_iter().filter(|(name, _)| name.name() == own).map(|(_, digest)| digest).collect();
+        let (mut same, mut of_registry) = (BTreeSet::<Digest>::new(), BTreeSet::new());
+        for (name, digest) in store.names()?.into_iter().filter(|(name, _)| name.host() == self.reference.host()) {
+            if name.name() == self.reference.name() {
+                same.insert(digest.clone());
+            }
+            of_registry.insert(digest);
+        }
         let mut images = store.images()?;
+        images.retain(|image| of_registry.contains(&image.digest));
         images.sort_by_key(|image| std::cmp::Reverse((same.contains(&image.digest), image.added)));
         let mut all = Vec::new();
         for image in images.iter().take(MOST_IMAGES) {
