@@ -18,6 +18,7 @@ use rustix::process::geteuid;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use ureq::Proxy;
 use ureq::tls::{Certificate, PemItem, RootCerts, parse_pem};
 
 /// The result of a check.
@@ -125,12 +126,17 @@ const CERTIFICATE_FILES: [&str; 3] =
 /// RFC 7468.
 const PEM_BEGINNING: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
-/// Whether `SSL_CERT_FILE` is read.
+/// Whether `SSL_CERT_FILE` and variables for proxies are read.
 static CALLER_CHOOSES: AtomicBool = AtomicBool::new(true);
 
-/// In hosted mode the caller must choose neither a file to read nor the trusted authorities.
-pub(crate) fn ignore_callers_certificates() {
+/// In hosted mode the caller must choose neither a file to read, nor the trusted authorities, nor a proxy.
+pub(crate) fn ignore_callers_network() {
     CALLER_CHOOSES.store(false, Ordering::Relaxed);
+}
+
+/// The proxy of the caller's variables.
+pub(crate) fn proxy() -> Option<Proxy> {
+    Proxy::try_from_env().filter(|_| CALLER_CHOOSES.load(Ordering::Relaxed))
 }
 
 /// PEM of `SSL_CERT_FILE`, else of the machine; may contain other text.

@@ -117,6 +117,45 @@ fn a_repository_at_an_address_of_the_host_is_reached_only_if_the_operator_lists_
 }
 
 #[test]
+fn only_listed_variables_of_the_caller_reach_a_task() {
+    let Some(lab) = lab() else { return };
+    let rules = |list: &str| format!("{HOSTED}variables = [{list}]\n");
+    for flags in [["--env", "PATH"], ["--secret", "K=env:PATH"]] {
+        let refused = brig(&lab, &rules(""), &run(&flags));
+        refused.refused(125, &["hosted mode", "`PATH`", "variables = [\"PATH\"]"]);
+        assert!(!refused.stdout.contains("ran"), "{refused:#?}");
+        brig(&lab, &rules("\"PATH\""), &run(&flags)).ended_as("succeeded", 0);
+        brig(&lab, HOSTED, &run(&flags)).ended_as("succeeded", 0);
+    }
+    let sleeper = brig(&lab, HOSTED, &["task", "run", "--detach", "--", "sleep", "60"]);
+    let id = sleeper.stdout.trim();
+    let exec = |list: &str, variable: &str| {
+        brig(&lab, &rules(list), &["task", "exec", "--env", variable, id, "--", "sh", "-c", "echo ran"])
+    };
+    exec("", "PATH").refused(125, &["hosted mode", "`PATH`"]);
+    assert!(exec("\"PATH\"", "PATH").stdout.contains("ran") && exec("", "PATH=/usr/bin:/bin").stdout.contains("ran"));
+    brig(&lab, HOSTED, &["task", "kill", id]);
+}
+
+#[test]
+fn a_proxy_of_the_callers_environment_receives_no_events() {
+    let Some(lab) = lab() else { return };
+    let proxy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = proxy.local_addr().unwrap();
+    let (asked, seen) = std::sync::mpsc::channel();
+    std::thread::spawn(move || proxy.incoming().for_each(|_| drop(asked.send(()))));
+    let send = |rules: &str| {
+        let mut command = shown(&etc(&lab, rules));
+        let words = run(&["--events", "http://127.0.0.1:9/"]);
+        command.arg(crate::support::program_under_test()).args(words).env("BRIG_STORE", lab.store());
+        command.env("ALL_PROXY", format!("http://{address}")).output().unwrap();
+        seen.try_iter().count()
+    };
+    assert_eq!(send(&format!("{HOSTED}allow_event_endpoints = true\n")), 0);
+    assert!(send("mode = \"open\"\n") > 0, "no guard needed");
+}
+
+#[test]
 fn a_fork_starts_no_more_tasks_than_the_operator_allows() {
     let Some(lab) = lab() else { return };
     let fork = |rules: &str| brig(&lab, rules, &["task", "fork", "none", "-n", "2"]);

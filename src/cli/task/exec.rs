@@ -82,6 +82,7 @@ pub(super) fn exec(store: &Store, arguments: ExecArguments) -> Result<ExitCode> 
     if arguments.tty && !isatty(rustix::stdio::stdin()) {
         return Err(Error::new(Kind::Usage, "--tty needs a terminal as standard input").hint("leave --tty out"));
     }
+    arguments.environment.iter().try_for_each(|each| brig::task::check_variable(each))?;
     let mut environment =
         arguments.environment.iter().map(|each| brig::task::variable(each)).collect::<Result<Vec<_>>>()?;
     if arguments.tty && !environment.iter().any(|(name, _)| name == "TERM") {

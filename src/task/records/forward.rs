@@ -190,6 +190,7 @@ impl Sender<'_> {
             }
             Receiver::Http(url) => {
                 let agent: ureq::Agent = ureq::Agent::config_builder()
+                    .proxy(crate::host::proxy())
                     .timeout_global(Some(PATIENCE))
                     .http_status_as_error(false)
                     .max_redirects(0)

@@ -104,6 +104,7 @@ fn ask(object: &Object) -> Result<Object> {
     ];
     form.extend(["client_secret", "scope"].into_iter().filter_map(|key| Some((key, text(object, key)?))));
     let agent: ureq::Agent = ureq::Agent::config_builder()
+        .proxy(crate::host::proxy())
         .timeout_global(Some(PATIENCE))
         .http_status_as_error(false)
         .max_redirects(0)

@@ -28,7 +28,9 @@ use amounts::{Amount, Ceilings};
 use network::{Addresses, Ports};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -82,6 +84,8 @@ pub(crate) struct Rules {
     /// The commands run on the host.
     #[serde(default)]
     allow_secret_commands: bool,
+    /// Variables of the caller that a task may have; by default each.
+    variables: Option<Vec<String>>,
     /// The host renews tokens at the server that their file names.
     #[serde(default)]
     allow_oauth: bool,
@@ -128,7 +132,7 @@ pub(crate) fn rules() -> Result<Option<&'static Rules>> {
     }
     let rules = read()?;
     if rules.is_some() {
-        crate::host::ignore_callers_certificates();
+        crate::host::ignore_callers_network();
     }
     Ok(RULES.get_or_init(|| rules).as_ref())
 }
@@ -227,6 +231,14 @@ pub(crate) fn check_volume(name: &str) -> Result<()> {
     rules()?.map_or(Ok(()), |rules| rules.check_volume(name))
 }
 
+/// Refuses `NAME` for a variable of the caller that the rules do not list; accepts `NAME=VALUE`.
+pub fn check_variable(text: &OsStr) -> Result<()> {
+    match rules()? {
+        Some(rules) if !text.as_bytes().contains(&b'=') => rules.check_variable(text),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses more tasks from one command than the rules allow.
 pub fn check_number(number: u32) -> Result<()> {
     rules()?.map_or(Ok(()), |rules| rules.check_number(number))
@@ -301,6 +313,11 @@ impl Rules {
             let words = format!("the value of `{name}` would come from a command on the host");
             return refuse(&words, "use env:VARIABLE", "allow_secret_commands = true");
         }
+        for (_, source) in sources(definition) {
+            if let Source::Environment(name) = source {
+                self.check_variable(name)?;
+            }
+        }
         let has_endpoint = definition.events.iter().any(|receiver| matches!(receiver, Receiver::Http(_)));
         if has_endpoint && !self.allow_event_endpoints {
             let words = "events to an HTTP endpoint are not allowed";
@@ -338,6 +355,15 @@ impl Rules {
         }
         let words = format!("the volume `{}` is not in the list", name.escape_debug());
         refuse(&words, "use one of the list", &format!("volumes = [\"{}\"]", name.escape_debug()))
+    }
+
+    fn check_variable(&self, name: &OsStr) -> Result<()> {
+        if self.variables.as_ref().is_none_or(|all| all.iter().any(|each| name == each.as_str())) {
+            return Ok(());
+        }
+        let name = name.to_string_lossy().escape_debug().to_string();
+        let words = format!("the task would have the variable `{name}` of brig's own environment");
+        refuse(&words, "give its value, or use a variable of the list", &format!("variables = [\"{name}\"]"))
     }
 
     fn check_number(&self, number: u32) -> Result<()> {
@@ -393,6 +419,9 @@ impl Rules {
         }
         if !self.registries.is_empty() {
             words += &format!("; images from {}", self.registries.join(", "));
+        }
+        if let Some(variables) = &self.variables {
+            words += &format!("; variables {}", variables.join(", "));
         }
         if !self.allow_degraded.is_empty() {
             words += &format!("; without {}", self.allow_degraded.join(", "));

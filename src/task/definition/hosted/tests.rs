@@ -84,6 +84,29 @@ fn hosted_refuses_what_weakens_until_it_is_switched_on_by_name() {
 }
 
 #[test]
+fn only_listed_variables_of_the_caller_are_passed_if_there_is_a_list() {
+    let secret = |it: &mut Definition| it.secrets.push(crate::task::Secret::parse("K=env:OPERATOR_KEY").unwrap());
+    let of_caller =
+        |it: &mut Definition| it.secrets.push(crate::task::Secret::of_caller(&"OPERATOR_KEY".into()).unwrap());
+    let git = |it: &mut Definition| it.git.credential = Some(Source::parse("env:OPERATOR_KEY").unwrap());
+    for definition in [definition(secret), definition(of_caller), definition(git)] {
+        for (list, expected) in [
+            ("", true),
+            ("variables = []", false),
+            ("variables = [\"OTHER\"]", false),
+            ("variables = [\"OTHER\", \"OPERATOR_KEY\"]", true),
+        ] {
+            let found = rules(&format!("mode = \"hosted\"\n{list}")).check(&definition, Guarantee::Full);
+            assert_eq!(found.is_ok(), expected, "{list}");
+            if let Err(error) = found {
+                assert!(error.kind() == Kind::Policy && error.to_string().contains("`OPERATOR_KEY`"), "{error}");
+                assert!(error.advice().is_some_and(|hint| hint.contains("variables = [\"OPERATOR_KEY\"]")), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_folder_is_allowed_by_where_it_really_is() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
