@@ -41,7 +41,7 @@ pub(super) struct Arguments {
 
 /// A result has to fit into a model's context, and into the server's memory for each call.
 fn parse_output(text: &str) -> std::result::Result<usize, String> {
-    let size = super::size(text).ok().and_then(|size| usize::try_from(size).ok());
+    let size = brig::sandbox::parse_size(text).ok().and_then(|size| usize::try_from(size).ok());
     size.filter(|size| (256..=1 << 20).contains(size)).ok_or_else(|| "use a size from 256 to 1M".to_owned())
 }
 

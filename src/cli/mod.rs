@@ -132,11 +132,6 @@ fn parse(words: &[std::ffi::OsString]) -> std::result::Result<Arguments, clap::E
     })
 }
 
-/// Bytes, with `K M G T` as powers of 1024.
-fn size(text: &str) -> std::result::Result<u64, parse_size::Error> {
-    parse_size::Config::new().with_binary().parse_size(text)
-}
-
 /// Whether a command line asks for JSON. Words after `exec` of a task may belong to another program.
 fn wants_json(words: &[std::ffi::OsString]) -> bool {
     let is_exec = words.get(2).is_some_and(|verb| verb == "exec");

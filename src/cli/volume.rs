@@ -117,7 +117,7 @@ struct CreateArguments {
 #[derive(Args)]
 struct Caps {
     /// The most bytes of its files
-    #[arg(long, value_name = "SIZE", value_parser = super::size, default_value = "10G")]
+    #[arg(long, value_name = "SIZE", value_parser = brig::sandbox::parse_size, default_value = "10G")]
     size: u64,
     /// The most files, directories and links
     #[arg(long, value_name = "NUMBER", default_value = "1000000")]

@@ -63,7 +63,7 @@ fn findings(registered: &Registered, inside: &Inside, is_written: bool) -> Vec<F
         in_force,
         found,
     };
-    let most = |key: &str| wanted(key).and_then(|text| parse_size::Config::new().with_binary().parse_size(&text).ok());
+    let most = |key: &str| wanted(key).and_then(|text| crate::spec::parse_size(&text).ok());
     // A file system rounds up to its blocks and groups.
     let is_within = |key: &str, amount: u64| most(key).is_some_and(|most| (1..=most + most / 4).contains(&amount));
     let lack = landlock_lacks();

@@ -1,6 +1,7 @@
 //! The limits of a sandbox: one table of names, defaults, and their form on the command line.
 
 use crate::error::{Error, Kind, Result};
+use crate::spec::parse_size;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -285,8 +286,7 @@ fn wrong(name: LimitName, text: &str, why: impl std::fmt::Display, example: &str
 }
 
 fn bytes(name: LimitName, text: &str, least: u64) -> Result<u64> {
-    let value =
-        parse_size::Config::new().with_binary().parse_size(text).map_err(|cause| wrong(name, text, cause, "512M"))?;
+    let value = parse_size(text).map_err(|cause| wrong(name, text, cause, "512M"))?;
     at_least(name, text, value, least, "512M")
 }
 

@@ -70,6 +70,7 @@ pub(crate) use crate::container::{
 pub(crate) use crate::egress::{Broker, PLACEHOLDER, Renewal, Value, check_credentials, fits_a_header, make_authority};
 pub use crate::egress::{Credential, Ech, Ledger, Policy, Row, Rule, Wording};
 pub(crate) use crate::process::{Starter, in_background};
+pub use crate::spec::parse_size;
 pub(crate) use crate::spec::root::Hidden;
 pub use checkpoint::Checkpoint;
 pub(crate) use checkpoint::{CHECKPOINTS, checkpoint_path, checkpoints};

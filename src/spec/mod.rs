@@ -16,6 +16,11 @@ pub(crate) mod root;
 pub(crate) mod seccomp;
 pub(crate) mod state;
 
+/// Bytes, with `K M G T` as powers of 1024.
+pub fn parse_size(text: &str) -> Result<u64, parse_size::Error> {
+    parse_size::Config::new().with_binary().parse_size(text)
+}
+
 /// Separate namespaces, and one command under a reaper.
 #[derive(Clone, Debug)]
 pub(crate) struct Container {

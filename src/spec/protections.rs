@@ -199,7 +199,7 @@ fn wrong(key: &str, value: &str, hint: impl Into<String>) -> Error {
 
 fn bytes(text: &str) -> Result<u64> {
     let hint = "write a number of bytes with K, M or G, such as 10G, and at least 1M";
-    let size = parse_size::Config::new().with_binary().parse_size(text).map_err(|_| wrong(DISK, text, hint))?;
+    let size = super::parse_size(text).map_err(|_| wrong(DISK, text, hint))?;
     if size < SMALLEST_DISK { Err(wrong(DISK, text, hint)) } else { Ok(size) }
 }
 

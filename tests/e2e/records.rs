@@ -225,7 +225,7 @@ fn a_task_whose_output_cannot_be_written_down_any_more_is_lost_and_says_what_it_
 fn a_store_without_room_takes_no_task() {
     let lab = Lab::new();
     let run = lab.task().env("BRIG_MIN_FREE", "900T").sh("true");
-    run.refused(125, &["free"]);
+    run.refused(125, &["900T are kept free"]);
     assert!(run.stderr.contains("prune"), "{run:#?}");
     assert!(lab.ids().is_empty());
     lab.task().env("BRIG_MIN_FREE", "much").sh("true").refused(125, &["BRIG_MIN_FREE"]);

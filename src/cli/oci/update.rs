@@ -5,6 +5,7 @@ use super::{Context, Verb};
 use crate::cli::output;
 use brig::container::Resources;
 use brig::error::{Error, Kind, Result};
+use brig::sandbox::parse_size;
 use std::io::Read;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -126,22 +127,9 @@ fn read(path: &std::ffi::OsStr) -> Result<Resources> {
     serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Spec, cause.to_string()).doing("read the limits"))
 }
 
-/// Bytes, with k, m, g or t behind; -1 is unlimited.
+/// Bytes, or -1 for unlimited.
 fn size(word: &str) -> Option<i64> {
-    if let Ok(number) = word.parse() {
-        return Some(number);
-    }
-    let lower = word.trim_end_matches(['b', 'B']).to_ascii_lowercase();
-    let lower = lower.trim_end_matches('i');
-    let shift = match lower.chars().last()? {
-        'k' => 10,
-        'm' => 20,
-        'g' => 30,
-        't' => 40,
-        '0'..='9' => return lower.parse().ok(),
-        _ => return None,
-    };
-    lower[..lower.len() - 1].trim().parse::<i64>().ok()?.checked_mul(1 << shift)
+    word.parse().ok().or_else(|| i64::try_from(parse_size(word).ok()?).ok())
 }
 
 fn events(context: &Context, arguments: Arguments) -> Result<ExitCode> {

@@ -23,7 +23,7 @@ pub(super) struct PruneArguments {
     #[arg(long, value_name = "NUMBER")]
     keep: Option<usize>,
     /// The oldest, until all together take no more
-    #[arg(long, value_name = "SIZE", value_parser = crate::cli::size)]
+    #[arg(long, value_name = "SIZE", value_parser = brig::sandbox::parse_size)]
     max_size: Option<u64>,
     /// Only those with this label, KEY or KEY=VALUE (repeat: all of them); with nothing else, all of these
     #[arg(long = "label", value_name = "LABEL")]

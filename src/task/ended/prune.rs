@@ -6,7 +6,7 @@ use super::keep::{IMAGE, needed_base};
 use super::reconcile::reap_one;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Lock};
-use crate::sandbox::{CHECKPOINTS, size};
+use crate::sandbox::{CHECKPOINTS, parse_size, size};
 use crate::task::git::remove_unused;
 use crate::task::store::{Status, Store};
 use serde::Serialize;
@@ -180,7 +180,7 @@ pub(crate) fn least_free(is_hosted: bool) -> Result<u64> {
     }
     match std::env::var("BRIG_MIN_FREE") {
         Err(_) => Ok(LEAST),
-        Ok(text) => parse_size::parse_size(&text).map_err(|cause| {
+        Ok(text) => parse_size(&text).map_err(|cause| {
             Error::new(Kind::Usage, cause.to_string())
                 .doing(format!("read `BRIG_MIN_FREE={text}`"))
                 .hint("give it like 1G")

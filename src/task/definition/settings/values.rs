@@ -1,7 +1,7 @@
 //! Parsers of values for flags, profiles and rules of hosted mode.
 
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::LimitName;
+use crate::sandbox::{LimitName, parse_size};
 use crate::task::secrets::Secret;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -103,7 +103,7 @@ pub fn resolver(text: &str) -> Result<std::net::SocketAddr> {
 
 /// Bytes, with `K M G T` as powers of 1024.
 pub fn size(text: &str) -> Result<u64> {
-    parse_size::Config::new().with_binary().parse_size(text).map_err(|cause| {
+    parse_size(text).map_err(|cause| {
         Error::new(Kind::Usage, format!("`{}` is not a size: {cause}", text.escape_debug())).hint("write it like `10M`")
     })
 }
