@@ -103,6 +103,11 @@ pub(super) fn lines(lines: impl IntoIterator<Item = String>) {
     is_taken(out.flush());
 }
 
+/// Writes one line of data, escaped.
+pub(super) fn line(text: &str) {
+    lines([escaped(text)]);
+}
+
 /// Standard output for a long text. Ignores a closed reader: a pager may show only the beginning.
 pub(super) struct Patient<Out: Write>(pub(super) Out);
 

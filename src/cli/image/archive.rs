@@ -1,6 +1,7 @@
 //! `load`, `save`, `import` and `unpack`: images from and to files.
 
 use super::{Common, Unpacking, show};
+use crate::cli::output;
 use brig::error::{Error, Kind, Result};
 use brig::image::{Reference, import, load, save, unpack, unpack_local};
 use clap::Args;
@@ -30,9 +31,11 @@ pub(super) fn run_load(arguments: &LoadArguments, common: &Common) -> Result<()>
     let options = arguments.unpacking.options();
     let loaded = load(&store, &arguments.path, arguments.name.as_ref(), &options, &|event| progress.event(event))?;
     if common.json {
-        return show::json(&loaded);
+        output::json(&loaded);
+    } else {
+        loaded.iter().for_each(|image| output::line(&format!("{}  {}", image.record.digest, image.names.join(", "))));
     }
-    loaded.iter().try_for_each(|image| show::line(&format!("{}  {}", image.record.digest, image.names.join(", "))))
+    Ok(())
 }
 
 /// Write images to a tar that `brig image load` and `docker load` take
@@ -96,7 +99,12 @@ pub(super) fn run_import(arguments: &ImportArguments, common: &Common) -> Result
     let progress = show::Progress::new(common);
     let options = arguments.unpacking.options();
     let record = import(&store, &arguments.path, &arguments.name, &how, &options, &|event| progress.event(event))?;
-    if common.json { show::json(&record) } else { show::line(&record.digest.to_string()) }
+    if common.json {
+        output::json(&record)
+    } else {
+        output::line(&record.digest.to_string())
+    }
+    Ok(())
 }
 
 /// Unpack an image as an OCI bundle: DIR/rootfs and DIR/config.json
@@ -131,9 +139,7 @@ pub(super) fn run_unpack(arguments: &UnpackArguments, common: &Common) -> Result
         }
     };
     if common.json {
-        return show::json(
-            &serde_json::json!({ "bundle": arguments.target, "args": process.args, "cwd": process.cwd }),
-        );
+        output::json(&serde_json::json!({ "bundle": arguments.target, "args": process.args, "cwd": process.cwd }));
     }
     Ok(())
 }

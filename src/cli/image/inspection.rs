@@ -1,6 +1,7 @@
 //! `ls`, `inspect` and `verify`: the content of the store.
 
 use super::{Common, show};
+use crate::cli::output;
 use brig::error::{Error, Kind, Result};
 use brig::image::Repair;
 use brig::sandbox::counted;
@@ -46,12 +47,11 @@ pub(super) fn run_ls(_: &LsArguments, common: &Common) -> Result<()> {
         }));
     }
     if common.json {
-        return show::json(&rows);
+        output::json(&rows);
+        return Ok(());
     }
-    let mut table =
-        vec![["NAME", "DIGEST", "PLATFORM", "LAYERS", "PACKED", "SIZE", "ADDED"].map(str::to_owned).to_vec()];
-    table.extend(rows.iter().map(|row| {
-        vec![
+    let cells = rows.iter().map(|row| {
+        [
             row.name.clone().unwrap_or_else(|| "-".into()),
             row.digest.chars().skip("sha256:".len()).take(12).collect(),
             row.platform.clone(),
@@ -60,8 +60,9 @@ pub(super) fn run_ls(_: &LsArguments, common: &Common) -> Result<()> {
             show::bytes(row.size),
             show::age(row.added),
         ]
-    }));
-    show::table(&table)
+    });
+    output::table(["NAME", "DIGEST", "PLATFORM", "LAYERS", "PACKED", "SIZE", "ADDED"], cells);
+    Ok(())
 }
 
 /// Show everything that is known about images, as JSON
@@ -99,7 +100,8 @@ pub(super) fn run_inspect(arguments: &InspectArguments, common: &Common) -> Resu
             record,
         });
     }
-    show::json(&rows)
+    output::json(&rows);
+    Ok(())
 }
 
 /// Prove that the store is whole: unpack every image again and compare
@@ -120,14 +122,14 @@ pub(super) fn run_verify(arguments: &VerifyArguments, common: &Common) -> Result
     let repair = if arguments.repair { Repair::Yes } else { Repair::No };
     let verified = common.store()?.verify(&arguments.images, repair)?;
     if common.json {
-        show::json(&verified)?;
+        output::json(&verified);
     } else {
         for finding in &verified.findings {
             let word = if finding.repaired { "repaired" } else { "damaged" };
-            show::line(&format!("{word} {}: {}", finding.image.short(), finding.fault))?;
+            output::line(&format!("{word} {}: {}", finding.image.short(), finding.fault));
         }
         let images = counted(verified.images, "image", "images");
-        show::line(&format!("{images}, {}", counted(verified.layers, "layer", "layers")))?;
+        output::line(&format!("{images}, {}", counted(verified.layers, "layer", "layers")));
     }
     let left = verified.findings.iter().filter(|finding| !finding.repaired).count();
     match left {

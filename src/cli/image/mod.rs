@@ -5,6 +5,7 @@ mod inspection;
 mod show;
 mod transfer;
 
+use crate::cli::output;
 use brig::error::Result;
 use brig::image::rootless::{self, Ids};
 use brig::image::{LoadOptions, Overrides, Platform, Reference, Store, default_path};
@@ -200,12 +201,15 @@ fn run_rm(arguments: &RmArguments, common: &Common) -> Result<()> {
     for image in &arguments.images {
         let removed = store.remove(image)?;
         if !common.json {
-            removed.untagged.iter().try_for_each(|name| show::line(&format!("untagged {name}")))?;
-            removed.removed.iter().try_for_each(|digest| show::line(&format!("removed {digest}")))?;
+            removed.untagged.iter().for_each(|name| output::line(&format!("untagged {name}")));
+            removed.removed.iter().for_each(|digest| output::line(&format!("removed {digest}")));
         }
         all.push(removed);
     }
-    if common.json { show::json(&all) } else { Ok(()) }
+    if common.json {
+        output::json(&all);
+    }
+    Ok(())
 }
 
 /// Remove images without a name, and layers and blobs without an image
@@ -220,12 +224,14 @@ struct PruneArguments {}
 fn run_prune(_: &PruneArguments, common: &Common) -> Result<()> {
     let pruned = common.store()?.prune()?;
     if common.json {
-        return show::json(&pruned);
+        output::json(&pruned);
+        return Ok(());
     }
-    pruned.images.iter().try_for_each(|digest| show::line(&format!("removed {digest}")))?;
-    pruned.in_use.iter().try_for_each(|digest| show::line(&format!("in use {digest}")))?;
+    pruned.images.iter().for_each(|digest| output::line(&format!("removed {digest}")));
+    pruned.in_use.iter().for_each(|digest| output::line(&format!("in use {digest}")));
     let layers = counted(pruned.layers, "layer", "layers");
     let blobs = counted(pruned.blobs, "blob", "blobs");
     let leftovers = counted(pruned.leftovers, "leftover", "leftovers");
-    show::line(&format!("{layers}, {blobs} and {leftovers} removed: {}", show::bytes(pruned.bytes)))
+    output::line(&format!("{layers}, {blobs} and {leftovers} removed: {}", show::bytes(pruned.bytes)));
+    Ok(())
 }

@@ -1,13 +1,11 @@
-//! Output of image verbs: bars on a terminal, plain lines elsewhere, tables and JSON from the same rows.
+//! Progress of image verbs: bars on a terminal, plain lines elsewhere.
 
 use super::Common;
 use crate::cli::output;
-use brig::error::{Error, Kind, Result};
 use brig::image::{Digest, Event};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use serde::Serialize;
 use std::collections::HashMap;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::sync::Mutex;
 
 /// Shows progress on stderr.
@@ -70,37 +68,6 @@ impl Progress {
 
 fn done(reused: u64) -> String {
     if reused > 0 { format!("done, {} of it from the store", bytes(reused)) } else { "done".to_owned() }
-}
-
-/// Prints rows as JSON.
-pub(super) fn json<T: Serialize>(rows: &T) -> Result<()> {
-    let text = serde_json::to_string_pretty(rows).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
-    print(&output::safe_json(&text))
-}
-
-/// Prints one line of data, escaped: names and labels of an image may come from anywhere.
-pub(super) fn line(text: &str) -> Result<()> {
-    print(&output::escaped(text))
-}
-
-fn print(text: &str) -> Result<()> {
-    match writeln!(std::io::stdout().lock(), "{text}") {
-        // The reader has enough, as in `brig image ls | head -1`.
-        Err(cause) if cause.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(|cause| Error::os(Kind::Disk, cause).doing("print")),
-    }
-}
-
-/// Prints a table with columns as wide as needed.
-pub(super) fn table(rows: &[Vec<String>]) -> Result<()> {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    for row in rows {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        line(cells.join("  ").trim_end())?;
-    }
-    Ok(())
 }
 
 /// A number of bytes, readable.

@@ -1,6 +1,7 @@
 //! `pull` and `push`: images from and to registries.
 
 use super::{Common, Unpacking, show};
+use crate::cli::output;
 use brig::error::Result;
 use brig::image::{Event, Pulled, Reference, RegistryOptions, pull, push};
 use clap::Args;
@@ -77,16 +78,18 @@ pub(super) fn run_pull(arguments: &PullArguments, common: &Common) -> Result<()>
     let (record, pulled) = pull(&store, &arguments.reference, &registry, &options, &report)?;
     let current = pulled == Pulled::Current;
     if common.json {
-        return show::json(&serde_json::json!({
+        output::json(&serde_json::json!({
             "name": arguments.reference.to_string(), "digest": record.digest, "current": current,
             "layers": record.chain.len(), "packed_size": record.packed_size, "size": record.size,
             "reused": reused.into_inner(),
         }));
+        return Ok(());
     }
     if current && !common.quiet {
         tell!("{} is up to date", arguments.reference.familiar());
     }
-    show::line(&record.digest.to_string())
+    output::line(&record.digest.to_string());
+    Ok(())
 }
 
 /// Send an image to a registry
@@ -114,8 +117,9 @@ pub(super) fn run_push(arguments: &PushArguments, common: &Common) -> Result<()>
     let options = arguments.registry.options();
     let digest = push(&store, &arguments.image, &target, &options, &|event| progress.event(event))?;
     if common.json {
-        show::json(&serde_json::json!({ "name": target.to_string(), "digest": digest }))
+        output::json(&serde_json::json!({ "name": target.to_string(), "digest": digest }));
     } else {
-        show::line(&digest)
+        output::line(&digest);
     }
+    Ok(())
 }

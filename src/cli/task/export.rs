@@ -173,7 +173,7 @@ pub(super) fn push(store: &Store, arguments: PushArguments) -> Result<ExitCode> 
         PushState::UpToDate => format!("nothing new: {commit} is on the branch `{branch}` already"),
         _ => "nothing new: the task made no commit".to_owned(),
     };
-    output::lines([output::escaped(&words)]);
+    output::line(&words);
     for left in &pushed.left_behind {
         tell!("brig: not pushed: {}", output::escaped(left));
     }

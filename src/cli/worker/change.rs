@@ -107,7 +107,7 @@ pub(super) fn update(folder: &Folder, store: &Store, arguments: &UpdateArguments
             (_, None) => format!("{}: updated from {} to {}", update.worker, update.from, update.to),
             (_, Some(why)) => format!("{}: back on {}, since {} failed: {why}", update.worker, update.from, update.to),
         };
-        output::lines([output::escaped(&words)]);
+        output::line(&words);
     }
     Ok(if update.reason.is_some() { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
