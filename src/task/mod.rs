@@ -24,7 +24,7 @@ pub use agents::{
 pub use definition::engine::secret_opener;
 pub(crate) use definition::hosted::rules as machine_rules;
 pub use definition::hosted::{
-    check_number, check_registry, check_variable, hosted_rule_of_flag, hosted_rule_of_key, open_store, refuse_host_path,
+    check_number, check_registry, check_variable, hosted_rule_of_flag, open_store, refuse_host_path,
 };
 pub use definition::image::{ImageUsed, ImageWish};
 pub use definition::naming::{Labels, Naming};

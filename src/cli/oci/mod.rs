@@ -15,7 +15,7 @@ mod help;
 mod log;
 mod look;
 mod run;
-mod signal;
+pub(super) mod signal;
 mod update;
 
 use arguments::{Arguments, End, Flag, parse, switch, usage, value};

@@ -38,7 +38,8 @@ fn kill(context: &Context, mut arguments: Arguments) -> Result<ExitCode> {
         [word] => word.to_string_lossy().into_owned(),
         _ => return Err(usage("requires a maximum of 2 arguments")),
     };
-    let number = number(&signal).ok_or_else(|| usage(format!("unknown signal \"{}\"", signal.escape_debug())))?;
+    let number = number(signal.trim_start_matches('-'))
+        .ok_or_else(|| usage(format!("unknown signal \"{}\"", signal.escape_debug())))?;
     context.containers.kill(&id(arguments.id()?)?, number, all)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -50,8 +51,8 @@ fn delete(context: &Context, arguments: Arguments) -> Result<ExitCode> {
 }
 
 /// The number of a signal by number or name, with or without `SIG`, in any case.
-fn number(word: &str) -> Option<i32> {
-    let upper = word.trim_start_matches('-').to_ascii_uppercase();
+pub(in crate::cli) fn number(word: &str) -> Option<i32> {
+    let upper = word.to_ascii_uppercase();
     if let Ok(number) = upper.parse::<i32>() {
         return (0..=64).contains(&number).then_some(number); // 0 checks for existence only (kill(2))
     }
@@ -85,7 +86,6 @@ mod tests {
             ("KILL", 9),
             ("SIGKILL", 9),
             ("sigterm", 15),
-            ("-9", 9),
             ("RTMIN+3", 37),
             ("SIGRTMAX", 64),
             ("iot", 6),

@@ -1,6 +1,7 @@
 //! `brig task stop`, `kill`, `pause`, `unpause`, `allow`, `deny` and `revoke`: one request to running
 //! tasks. `wait`: until a task has ended, with its exit status.
 
+use crate::cli::oci::signal::number;
 use crate::cli::output;
 use brig::error::{Error, Kind, Result};
 use brig::sandbox::Rule;
@@ -123,12 +124,9 @@ pub(super) fn unpause(store: &Store, arguments: &UnpauseArguments) -> Result<Exi
 
 /// `TERM`, `SIGTERM`, `term` or `15`.
 fn signal(word: &str) -> Result<i32> {
-    use nix::sys::signal::Signal;
-    let number = word.parse::<i32>().ok().and_then(|number| Signal::try_from(number).ok());
-    let name = word.to_ascii_uppercase();
-    let name = if name.starts_with("SIG") { name } else { format!("SIG{name}") };
-    number.or_else(|| name.parse().ok()).map(|signal| signal as i32).ok_or_else(|| {
-        Error::new(Kind::Usage, format!("`{}` is no signal", word.escape_debug()))
+    const LAST: i32 = 31; // above are the real-time ones, signal(7)
+    number(word).filter(|number| (1..=LAST).contains(number)).ok_or_else(|| {
+        Error::new(Kind::Usage, format!("unknown signal `{}`", word.escape_debug()))
             .hint("give a name like TERM or a number")
     })
 }
@@ -256,7 +254,7 @@ mod tests {
         for word in ["TERM", "SIGTERM", "term", "15"] {
             assert_eq!(signal(word).unwrap(), 15, "{word}");
         }
-        for word in ["", "0", "-1", "99", "TERMINATE", "SIG"] {
+        for word in ["", "0", "-1", "99", "RTMIN", "TERMINATE", "SIG"] {
             assert!(signal(word).is_err(), "{word:?}");
         }
     }

@@ -1,6 +1,7 @@
 //! Shows, lists and applies the changes of an ended task, all or a selection. `changes` compares and writes paths.
 
 use crate::error::{Context, Error, Kind, Result, Step};
+use crate::host::is_off;
 use crate::task::definition::WorkspaceSource;
 use crate::task::definition::hosted::pin_now;
 use crate::task::output::changes::{self, Binary, Change, Changes, DiffOptions, Selection};
@@ -81,7 +82,7 @@ fn base(store: &Store, id: &str, handback: &ChangeSet) -> Result<Option<OwnedFd>
     let record = store.record(id)?;
     let is_the_users = record.workspace.folder().is_some_and(|folder| folder == path);
     let opened = open_base(store, path);
-    let folder = record.folder.filter(|_| is_the_users && !changes::tree::is_off("changes-folder"));
+    let folder = record.folder.filter(|_| is_the_users && !is_off("changes-folder"));
     match (opened, folder) {
         (Ok(opened), Some(folder)) if !folder.is_of(&opened) => Ok(None),
         (Err(_), Some(_)) => Ok(None),
@@ -175,7 +176,7 @@ pub fn apply(store: &Store, id: &str, into: Option<&Path>, options: &ApplyOption
     let target = open_tree(&pinned.path(&tree)).hint(|| "name a folder that exists: --into DIR")?;
     // A named folder needs no identity.
     let folder = if into.is_none() { store.record(id)?.folder } else { None };
-    if folder.is_some_and(|folder| !folder.is_of(&target)) && !changes::tree::is_off("changes-folder") {
+    if folder.is_some_and(|folder| !folder.is_of(&target)) && !is_off("changes-folder") {
         return Err(Error::new(
             Kind::State,
             format!("`{}` is another folder than the one that the task worked on", tree.display()),

@@ -8,8 +8,8 @@ use super::shell::{FETCH_MISSING, LFS_FROM, PACK_NAMES, SERVE, SOURCE, most_name
 use super::{GitJob, mirror, submodule, tree};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, DIRECTORY};
+use crate::host::is_off;
 use crate::sandbox::{self, Remains};
-use crate::task::output::changes::is_off;
 use crate::task::output::worktree;
 use rustix::fs::{AtFlags, Mode, ResolveFlags, Timespec, Timestamps, UTIME_NOW, linkat, openat2, statat, utimensat};
 use std::os::unix::fs::MetadataExt;

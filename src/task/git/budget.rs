@@ -4,6 +4,7 @@
 
 use crate::error::{Error, Kind, Result};
 use crate::files::Lock;
+use crate::host::is_off;
 use crate::sandbox::{Limits, Outcome, Signals, Usage};
 use std::cell::Cell;
 use std::path::Path;
@@ -56,7 +57,7 @@ impl Budget {
 
     /// For the next courier, which has a time limit even if the task has none.
     pub(super) fn limits(&self) -> Result<Limits> {
-        if crate::task::output::changes::is_off("courier-limits") {
+        if is_off("courier-limits") {
             return Ok(Limits { idle: Limits::default().wall, ..Limits::default() });
         }
         let (plain, wall) = (Limits::default(), self.wall_left()?);

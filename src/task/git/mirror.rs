@@ -8,8 +8,8 @@ use super::shell::{FETCH_MISSING, LFS_INTO_MIRROR, PACK_NAMES, SERVE, SOURCE, mo
 use super::{GitJob, head::is_id};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
+use crate::host::is_off;
 use crate::sandbox::{Limits, size};
-use crate::task::output::changes::is_off;
 use std::path::{Path, PathBuf};
 
 pub(super) struct Found {

@@ -6,8 +6,8 @@ use super::remote::Remote;
 use super::shell::OVER_BASE;
 use super::{GitJob, PushOptions};
 use crate::error::{Error, Kind, Result, Step};
+use crate::host::is_off;
 use crate::sandbox::Outcome;
-use crate::task::output::changes::is_off;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 

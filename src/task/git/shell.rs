@@ -32,7 +32,7 @@ bound_names() { # FILE
 "#;
 
 pub(super) fn most_names() -> String {
-    if crate::task::output::changes::is_off("courier-names") { String::new() } else { MOST_NAMES.to_string() }
+    if crate::host::is_off("courier-names") { String::new() } else { MOST_NAMES.to_string() }
 }
 
 /// `over_base STORE`: a new store over the base's objects, with a reference to the base's commit.

@@ -73,7 +73,7 @@ pub struct Executed {
 }
 
 /// Bytes: the sandbox decides how many entries there are.
-const LARGEST_LIST: u64 = 64 << 20;
+const LARGEST_ANSWER: u64 = 64 << 20;
 
 /// The longest time between the lock of a task and its socket.
 const A_MOMENT: Duration = Duration::from_secs(1);
@@ -243,14 +243,11 @@ impl Live {
             return Err(Error::new(Kind::Usage, "a job has no terminal").hint("leave --tty out"));
         }
         let started = self.begin(execution, true)?;
-        loop {
-            match started.client.next()? {
-                Some((Reply::Job(number), _)) => return Ok(job_id(number)),
-                Some((Reply::Failed(error), _)) => return Err(error),
-                Some(_) => {}
-                None => return Err(over()),
-            }
-        }
+        next_of(&started.client, |reply, _| match reply {
+            Reply::Job(number) => Some(Ok(job_id(number))),
+            Reply::Failed(error) => Some(Err(error)),
+            _ => None,
+        })
     }
 
     fn begin(&self, execution: Execution, is_job: bool) -> Result<Executed> {
@@ -305,20 +302,19 @@ impl Live {
             client.exec_limited(exec, limits)?
         };
         let mut started = Executed { client, input: None, output: None, error: None, terminal: None, hiding: None };
-        loop {
-            match started.client.next()? {
-                Some((Reply::Stream(number), descriptor)) => match number {
-                    Some(0) => started.input = descriptor,
-                    Some(1) => started.output = descriptor,
-                    Some(2) => started.error = descriptor,
-                    _ => started.terminal = descriptor,
-                },
-                Some((Reply::Started, _)) => return Ok(started),
-                Some((Reply::Failed(error), _)) => return Err(error),
-                Some(_) => {}
-                None => return Err(over()),
+        next_of(&started.client, |reply, descriptor| {
+            match reply {
+                Reply::Stream(Some(0)) => started.input = descriptor,
+                Reply::Stream(Some(1)) => started.output = descriptor,
+                Reply::Stream(Some(2)) => started.error = descriptor,
+                Reply::Stream(_) => started.terminal = descriptor,
+                Reply::Started => return Some(Ok(())),
+                Reply::Failed(error) => return Some(Err(error)),
+                _ => {}
             }
-        }
+            None
+        })?;
+        Ok(started)
     }
 
     fn errand(&self, errand: &FileRequest) -> Result<Executed> {
@@ -349,27 +345,24 @@ impl Live {
 
     /// Entries of a folder in the sandbox.
     pub fn list(&self, path: &Path) -> Result<Vec<FileEntry>> {
-        self.listed(&FileRequest::List(path.to_owned()))
+        self.answer(&FileRequest::List(path.to_owned()))
     }
 
     /// The first entries of a folder in the sandbox, and the number of all.
     pub fn list_first(&self, path: &Path, most: usize) -> Result<(Vec<FileEntry>, usize)> {
-        self.listed(&FileRequest::ListFirst(path.to_owned(), most))
+        self.answer(&FileRequest::ListFirst(path.to_owned(), most))
     }
 
-    fn listed<T: serde::de::DeserializeOwned>(&self, request: &FileRequest) -> Result<T> {
+    fn answer<T: serde::de::DeserializeOwned>(&self, request: &FileRequest) -> Result<T> {
         let mut started = self.errand(request)?;
         let mut bytes = Vec::new();
-        started.receive(|output| output.take(LARGEST_LIST).read_to_end(&mut bytes).map(|_| ()).map_err(lost))?;
+        started.receive(|output| output.take(LARGEST_ANSWER).read_to_end(&mut bytes).map(|_| ()).map_err(lost))?;
         serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
     }
 
     /// The status of a path in the sandbox, with links followed inside. The `name` is empty.
     pub fn look(&self, path: &Path) -> Result<FileEntry> {
-        let mut started = self.errand(&FileRequest::Look(path.to_owned()))?;
-        let mut bytes = Vec::new();
-        started.receive(|output| output.read_to_end(&mut bytes).map(|_| ()).map_err(lost))?;
-        serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
+        self.answer(&FileRequest::Look(path.to_owned()))
     }
 
     /// Writes a tree of the sandbox as a tar stream, under the name `name`, without what `exclude` matches
@@ -432,14 +425,11 @@ impl Executed {
     /// Closes open input and returns the status at the end: 124 at the time limit.
     pub fn wait(&mut self) -> Result<u8> {
         self.input = None;
-        loop {
-            match self.client.next()? {
-                Some((Reply::Exited(status), _)) => return Ok(status),
-                Some((Reply::TimedOut, _)) => return Ok(TIMED_OUT),
-                Some(_) => {}
-                None => return Err(over()),
-            }
-        }
+        next_of(&self.client, |reply, _| match reply {
+            Reply::Exited(status) => Some(Ok(status)),
+            Reply::TimedOut => Some(Ok(TIMED_OUT)),
+            _ => None,
+        })
     }
 
     /// Sends it a signal.
@@ -484,6 +474,16 @@ impl Executed {
                 Err(wire::from_bytes(&bytes).hint("name a path of the sandbox; see `brig task exec ID -- ls`"))
             }
             (status, true) => Err(Error::new(Kind::Lost, format!("it ended with status {status} and no word"))),
+        }
+    }
+}
+
+/// Passes each reply to `pick` until it returns a result.
+fn next_of<T>(client: &Client, mut pick: impl FnMut(Reply, Option<OwnedFd>) -> Option<Result<T>>) -> Result<T> {
+    loop {
+        let (reply, descriptor) = client.next()?.ok_or_else(over)?;
+        if let Some(picked) = pick(reply, descriptor) {
+            return picked;
         }
     }
 }

@@ -3,8 +3,9 @@
 //! A worktree has a file `.git` that names a folder of the repository. The file may be an agent's, and would show any
 //! folder of the host. So the repository must name the worktree too, and must have the same owner.
 
-use super::changes::{Above, is_off};
+use super::changes::Above;
 use crate::files;
+use crate::host::is_off;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -12,7 +12,7 @@ mod tests;
 
 pub(super) use paths::real;
 pub(in crate::task) use paths::{PinnedProfile, pin_now, pin_profile};
-pub use table::{hosted_rule_of_flag, hosted_rule_of_key};
+pub use table::hosted_rule_of_flag;
 
 use super::Definition;
 use super::settings::values::{degradable, place};

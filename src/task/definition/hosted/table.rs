@@ -2,7 +2,7 @@
 //! fails for a flag or key without a rule.
 
 use crate::task::definition::settings::HostedRule::{self, AtMost, Folder, Free, Key, Never};
-use crate::task::definition::settings::{setting_of_key, settings};
+use crate::task::definition::settings::settings;
 
 /// Flags that are not settings. `<verb name>` is a positional parameter.
 const ROWS: &[(&[&str], HostedRule)] = &[
@@ -52,11 +52,6 @@ const ROWS: &[(&[&str], HostedRule)] = &[
 pub fn hosted_rule_of_flag(flag: &str) -> Option<HostedRule> {
     let of_setting = settings().iter().find(|setting| setting.flag == flag).map(|setting| setting.hosted);
     of_setting.or_else(|| ROWS.iter().find(|(flags, _)| flags.contains(&flag)).map(|row| row.1))
-}
-
-/// For a key such as `limits.memory`; `*` is the name of a secret.
-pub fn hosted_rule_of_key(key: &str) -> Option<HostedRule> {
-    setting_of_key(key).map(|setting| setting.hosted)
 }
 
 /// Rows of the table in docs/host.md, one a rule.

@@ -309,7 +309,8 @@ fn every_rule_is_a_row_of_the_page_and_every_key_of_it_is_known() {
     let rules = Rules::parse(example).unwrap();
     assert_eq!(rules.ceilings, Ceilings::default(), "the example shows the defaults");
     for name in LimitName::ALL {
-        let rule = crate::task::hosted_rule_of_key(&format!("limits.{}", name.word()));
+        let setting = crate::task::definition::settings::setting_of_key(&format!("limits.{}", name.word()));
+        let rule = setting.map(|setting| setting.hosted);
         let default = Ceilings::default();
         let expected = if name == LimitName::Disk { "10G".to_owned() } else { default.value(name) };
         assert!(

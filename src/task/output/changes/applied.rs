@@ -1,5 +1,6 @@
 use super::path::TreePath;
 use super::record::{Entry, Node};
+use crate::host::is_off;
 
 /// The target's directory for prepared files. It is also the lock against a second apply.
 pub(super) const STAGING: &str = ".brig-apply";
@@ -105,12 +106,12 @@ pub(super) fn left_out(entry: &Entry, options: Options) -> Option<LeftOutReason>
     if first.eq_ignore_ascii_case(STAGING.as_bytes()) {
         return Some(LeftOutReason::OurName);
     }
-    let git_guard = !options.include_git && !super::tree::is_off("changes-git");
+    let git_guard = !options.include_git && !is_off("changes-git");
     if git_guard && entry.path.is_in_git() {
         return Some(LeftOutReason::Git);
     }
     // `force` applies to the file in the way, not to the links beside it.
-    let link_guard = !super::tree::is_off("changes-links");
+    let link_guard = !is_off("changes-links");
     match &entry.now {
         Some(Node::Symlink { target }) if link_guard && leads_out(&entry.path, &target.0) => {
             Some(LeftOutReason::LinkOut)

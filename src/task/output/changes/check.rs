@@ -10,6 +10,7 @@ use super::record::{Base, Changes, Content, Entry, Node};
 use super::tree;
 use crate::error::{Context, Kind, Result};
 use crate::files::Names;
+use crate::host::is_off;
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -234,7 +235,7 @@ impl<'a> Check<'a, '_> {
         if is_now(&parent, entry, &status).failing(Kind::Workspace, step)? {
             return Ok(Found::Done);
         }
-        let verify = !tree::is_off("changes-verify");
+        let verify = !is_off("changes-verify");
         if !verify || is_base(&parent, entry, &status).failing(Kind::Workspace, step)? {
             return Ok(Found::Base(status));
         }

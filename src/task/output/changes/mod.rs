@@ -59,7 +59,6 @@ pub(crate) use runnable::runnable;
 pub use select::Selection;
 pub(in crate::task) use snapshot::{KnownBase, KnownContent, Snapshot, lacks_base};
 use std::time::Duration;
-pub(in crate::task) use tree::is_off;
 #[cfg(test)]
 use {
     applied::{Applied, Difference, leads_out},

@@ -8,6 +8,7 @@ use super::path::TreePath;
 use super::record::Changes;
 use super::tree;
 use crate::files::HiddenMatcher;
+use crate::host::is_off;
 use rustix::fs::{AtFlags, FileType, Stat, fgetxattr, statat};
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -49,7 +50,7 @@ impl Form {
         let Some(name) = self.attribute(mark) else { return Ok(None) };
         let mut value = [0_u8; 2];
         let found = match fgetxattr(&on, name.as_str(), &mut value[..]) {
-            Err(Errno::NODATA) if super::tree::is_off("changes-form") => {
+            Err(Errno::NODATA) if is_off("changes-form") => {
                 fgetxattr(&on, format!("user.overlay.{mark}"), &mut value[..])
             }
             found => found,

@@ -5,6 +5,7 @@
 //! before the open, and again from the descriptor.
 
 use super::path::TreePath;
+use crate::host::is_off;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, readlinkat, statat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -20,12 +21,6 @@ const INSIDE: ResolveFlags = ResolveFlags::BENEATH
 
 /// Attempts at a resolution that fails with EAGAIN because of a rename anywhere in the system.
 const TRIES: u32 = 64;
-
-/// A test switches a guard off to show that its attack is real. Only in builds with the feature `weakened`.
-pub(in crate::task) fn is_off(guard: &str) -> bool {
-    cfg!(feature = "weakened")
-        && std::env::var("BRIG_WEAKEN").is_ok_and(|names| names.split(',').any(|name| name == guard))
-}
 
 fn open(at: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     let (flags, inside) = if is_off("changes-beneath") {

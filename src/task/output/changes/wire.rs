@@ -149,27 +149,12 @@ enum WireType {
 
 fn entry_to_wire(entry: &Entry) -> WireEntry {
     let base = entry.base.as_ref().map(base_to_wire);
-    let node = entry.now.as_ref().map(node_to_wire).or_else(|| base.clone()).unwrap_or_default();
+    let node = entry.now.clone().map(|node| base_to_wire(&node.into())).or_else(|| base.clone()).unwrap_or_default();
     WireEntry { path: entry.path.clone(), kind: entry.change(), node, base, base_is_newer: entry.base_is_newer }
 }
 
 fn octal(mode: u32) -> Option<String> {
     Some(format!("{mode:04o}"))
-}
-
-fn node_to_wire(node: &Node) -> WireNode {
-    let empty = WireNode::default();
-    match node {
-        Node::Directory { mode } => WireNode { file_type: WireType::Directory, mode: octal(*mode), ..empty },
-        Node::File { mode, size, sha256 } => WireNode {
-            file_type: WireType::File,
-            mode: octal(*mode),
-            size: Some(*size),
-            sha256: Some(*sha256),
-            ..empty
-        },
-        Node::Symlink { target } => WireNode { file_type: WireType::Symlink, target: Some(target.clone()), ..empty },
-    }
 }
 
 fn base_to_wire(base: &Base) -> WireNode {
@@ -193,7 +178,7 @@ fn entry_from_wire(wire: WireEntry) -> Result<Entry, String> {
     let wrong = |what: &str| format!("`{path}`: {what}");
     let now = match kind {
         Change::Deleted => None,
-        Change::Added | Change::Modified => Some(node_from_wire(node).map_err(wrong)?),
+        Change::Added | Change::Modified => Some(base_from_wire(node).and_then(Node::try_from).map_err(wrong)?),
     };
     let base = base.map(base_from_wire).transpose().map_err(wrong)?;
     if base.is_some() == (kind == Change::Added) {
@@ -207,17 +192,28 @@ fn mode_from_wire(mode: Option<String>) -> Result<u32, &'static str> {
     if mode > 0o777 { Err("the mode has more than permission bits") } else { Ok(mode) }
 }
 
-fn node_from_wire(wire: WireNode) -> Result<Node, &'static str> {
-    Ok(match wire.file_type {
-        WireType::Directory => Node::Directory { mode: mode_from_wire(wire.mode)? },
-        WireType::File => Node::File {
-            mode: mode_from_wire(wire.mode)?,
-            size: wire.size.ok_or("the size is missing")?,
-            sha256: wire.sha256.ok_or("the sha256 is missing")?,
-        },
-        WireType::Symlink => Node::Symlink { target: link_from_wire(wire.target)? },
-        WireType::Other => return Err("only files, directories and links can be taken"),
-    })
+impl From<Node> for Base {
+    fn from(node: Node) -> Base {
+        match node {
+            Node::Directory { mode } => Base::Directory { mode },
+            Node::File { mode, size, sha256 } => Base::File { mode, size, content: Content::Sha256(sha256) },
+            Node::Symlink { target } => Base::Symlink { target },
+        }
+    }
+}
+
+impl TryFrom<Base> for Node {
+    type Error = &'static str;
+
+    fn try_from(base: Base) -> Result<Node, &'static str> {
+        match base {
+            Base::Directory { mode } => Ok(Node::Directory { mode }),
+            Base::File { mode, size, content: Content::Sha256(sha256) } => Ok(Node::File { mode, size, sha256 }),
+            Base::File { .. } => Err("the sha256 is missing"),
+            Base::Symlink { target } => Ok(Node::Symlink { target }),
+            Base::Other => Err("only files, directories and links can be taken"),
+        }
+    }
 }
 
 fn base_from_wire(wire: WireNode) -> Result<Base, &'static str> {
@@ -225,11 +221,11 @@ fn base_from_wire(wire: WireNode) -> Result<Base, &'static str> {
         WireType::Directory => Base::Directory { mode: mode_from_wire(wire.mode)? },
         WireType::File => Base::File {
             mode: mode_from_wire(wire.mode)?,
-            size: wire.size.ok_or("the size of the base is missing")?,
+            size: wire.size.ok_or("the size is missing")?,
             content: match (wire.sha256, wire.modified) {
                 (Some(digest), _) => Content::Sha256(digest),
                 (None, Some(time)) => Content::Unread(time),
-                (None, None) => return Err("the sha256 of the base is missing"),
+                (None, None) => return Err("the sha256 is missing"),
             },
         },
         WireType::Symlink => Base::Symlink { target: link_from_wire(wire.target)? },

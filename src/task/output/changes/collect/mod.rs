@@ -19,6 +19,7 @@ use super::store::{Store, is_full};
 use super::tree;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Bounds, Names, Stop, WalkStep};
+use crate::host::is_off;
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -288,7 +289,7 @@ impl Walk<'_> {
     }
 
     fn hides(&self, path: &TreePath, sides: [Option<&Stat>; 2]) -> bool {
-        self.workspace.hidden.is_some_and(|hidden| hidden.has(path, sides)) && !tree::is_off("hidden-changes")
+        self.workspace.hidden.is_some_and(|hidden| hidden.has(path, sides)) && !is_off("hidden-changes")
     }
 
     /// git may still track the path.
@@ -381,7 +382,7 @@ impl Walk<'_> {
     /// Links a further name of a stored file: 150 names of 100 MiB would be 15 GiB. `None` without a copy, or if the
     /// store's file system allows no further link.
     fn linked(&mut self, path: &TreePath, status: &Stat) -> Option<(Digest, u64)> {
-        let first = self.links.get(&(status.st_dev, status.st_ino)).filter(|_| !tree::is_off("changes-hard-links"))?;
+        let first = self.links.get(&(status.st_dev, status.st_ino)).filter(|_| !is_off("changes-hard-links"))?;
         self.store.link(&first.path, path).ok()?;
         Some((first.sha256, first.size))
     }
