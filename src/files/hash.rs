@@ -4,41 +4,33 @@
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256, SHA512};
 
 #[derive(Clone)]
-pub(crate) struct Sha256(Context);
+pub(crate) struct Hasher(Context);
 
-#[derive(Clone)]
-pub(crate) struct Sha512(Context);
+impl Hasher {
+    pub(crate) fn sha256() -> Hasher {
+        Hasher(Context::new(&SHA256))
+    }
 
-impl Sha256 {
-    pub(crate) fn new() -> Sha256 {
-        Sha256(Context::new(&SHA256))
+    pub(crate) fn sha512() -> Hasher {
+        Hasher(Context::new(&SHA512))
     }
 
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    pub(crate) fn finish(self) -> [u8; 32] {
+    /// For `LENGTH` of the algorithm.
+    pub(crate) fn finish<const LENGTH: usize>(self) -> [u8; LENGTH] {
         array(self.0)
     }
-}
 
-impl Sha512 {
-    pub(crate) fn new() -> Sha512 {
-        Sha512(Context::new(&SHA512))
-    }
-
-    pub(crate) fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    pub(crate) fn finish(self) -> [u8; 64] {
-        array(self.0)
+    pub(crate) fn hexadecimal(self) -> String {
+        hexadecimal(self.0.finish().as_ref())
     }
 }
 
 pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
-    let mut hasher = Sha256::new();
+    let mut hasher = Hasher::sha256();
     hasher.update(bytes);
     hasher.finish()
 }
@@ -75,9 +67,9 @@ mod tests {
         // FIPS 180-4, examples of "abc".
         assert_eq!(hexadecimal(&sha256(b"abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert_eq!(hexadecimal(&sha1(&[b"a", b"bc"])), "a9993e364706816aba3e25717850c26c9cd0d89d");
-        let mut hasher = Sha512::new();
+        let mut hasher = Hasher::sha512();
         hasher.update(b"a");
         hasher.update(b"bc");
-        assert!(hexadecimal(&hasher.finish()).starts_with("ddaf35a193617abacc417349ae20413112e6fa4e89a97ea2"));
+        assert!(hasher.hexadecimal().starts_with("ddaf35a193617abacc417349ae20413112e6fa4e89a97ea2"));
     }
 }

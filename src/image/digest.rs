@@ -2,7 +2,7 @@
 //! `sha256:../../x` became a path).
 
 use crate::error::{Error, Kind, Result};
-use crate::files::hash::{Sha256, Sha512, hexadecimal};
+use crate::files::hash;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -109,32 +109,26 @@ impl From<Digest> for String {
     }
 }
 
-pub(crate) enum Hasher {
-    Sha256(Sha256),
-    Sha512(Sha512),
+pub(crate) struct Hasher {
+    algorithm: Algorithm,
+    state: hash::Hasher,
 }
 
 impl Hasher {
     pub(crate) fn new(algorithm: Algorithm) -> Hasher {
-        match algorithm {
-            Algorithm::Sha256 => Hasher::Sha256(Sha256::new()),
-            Algorithm::Sha512 => Hasher::Sha512(Sha512::new()),
-        }
+        let state = match algorithm {
+            Algorithm::Sha256 => hash::Hasher::sha256(),
+            Algorithm::Sha512 => hash::Hasher::sha512(),
+        };
+        Hasher { algorithm, state }
     }
 
     pub(crate) fn update(&mut self, bytes: &[u8]) {
-        match self {
-            Hasher::Sha256(state) => state.update(bytes),
-            Hasher::Sha512(state) => state.update(bytes),
-        }
+        self.state.update(bytes);
     }
 
     pub(crate) fn finish(self) -> Digest {
-        let (algorithm, hex) = match self {
-            Hasher::Sha256(state) => (Algorithm::Sha256, hexadecimal(&state.finish())),
-            Hasher::Sha512(state) => (Algorithm::Sha512, hexadecimal(&state.finish())),
-        };
-        Digest { algorithm, hex }
+        Digest { algorithm: self.algorithm, hex: self.state.hexadecimal() }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::Digest;
 use crate::error::{Error, Kind, Result};
-use crate::files::hash::{Sha256, sha256};
+use crate::files::hash::{Hasher, sha256};
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use serde_json::value::RawValue;
@@ -127,7 +127,7 @@ pub(super) fn parse(text: &[u8], end: u64) -> Result<Vec<Piece>> {
     let mut pieces = Pieces { all: Vec::new(), at: 0, end };
     // The file that is not complete: the end of its last frame, and the key of the chunk that has begun.
     let mut open: Option<(u64, u128)> = None;
-    let mut between = Sha256::new();
+    let mut between = Hasher::sha256();
     for entry in toc.entries.0 {
         let mut entry: Map<String, Value> = serde_json::from_str(entry.get()).map_err(wrong)?;
         let mut taken = ["offset", "endOffset", "chunkDigest", "digest"].map(|name| entry.remove(name));
@@ -148,7 +148,7 @@ pub(super) fn parse(text: &[u8], end: u64) -> Result<Vec<Piece>> {
         between.update(&serde_json::to_vec(&entry).map_err(wrong)?);
         if offset > 0 {
             // The tar headers between two files follow from the entries. A wrong guess changes the blob's digest.
-            pieces.push(offset, key(std::mem::replace(&mut between, Sha256::new()).finish()))?;
+            pieces.push(offset, key(std::mem::replace(&mut between, Hasher::sha256()).finish()))?;
             // The file's padding belongs to the next headers.
             between.update(entry.get("size").unwrap_or(&Value::Null).to_string().as_bytes());
             open = Some((file_end, digest));

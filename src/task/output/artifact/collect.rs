@@ -3,7 +3,7 @@
 use super::pattern::{Patterns, Progress};
 use super::{Artifact, ArtifactOptions, Artifacts, RefusedArtifact, RefusedBecause};
 use crate::error::{Context, Kind, Result};
-use crate::files::hash::Sha256;
+use crate::files::hash::Hasher;
 use crate::files::{self, Bounds, Names, Pinned, Stop, WalkStep};
 use crate::task::output::changes::Form;
 use crate::task::output::changes::copy::{self, Digest};
@@ -288,7 +288,7 @@ impl Walk<'_> {
         mut to: &File,
     ) -> Result<Result<(Digest, u64), RefusedBecause>, copy::Failure> {
         let (mut from, mut stream) = (file.take(size), Stream::default());
-        let (mut hasher, mut written) = (Sha256::new(), 0_u64);
+        let (mut hasher, mut written) = (Hasher::sha256(), 0_u64);
         let (mut buffer, mut out) = (vec![0; 256 << 10], Vec::new());
         loop {
             let count = match from.read(&mut buffer) {

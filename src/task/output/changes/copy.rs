@@ -1,6 +1,6 @@
 //! Digests, comparisons, and copies that keep holes and never read beyond the announced size.
 
-use crate::files::hash::{Sha256, sha256};
+use crate::files::hash::{Hasher, sha256};
 use crate::files::next_data;
 use rustix::fs::ftruncate;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -69,7 +69,7 @@ fn part(buffer: &mut [u8], left: u64) -> &mut [u8] {
 
 /// Reads the first `size` bytes. Returns their actual number too.
 pub(in crate::task) fn digest(file: &File, size: u64) -> io::Result<(Digest, u64)> {
-    let mut hasher = Sha256::new();
+    let mut hasher = Hasher::sha256();
     let mut buffer = vec![0; CHUNK];
     let mut offset = 0;
     while offset < size {
@@ -124,7 +124,7 @@ pub(in crate::task) fn copy(from: &File, size: u64, to: &File) -> Result<(Digest
     }
     // Beyond the end everything looks like a hole.
     let size = size.min(from.metadata().map_err(Failure::Read)?.len());
-    let mut hasher = Sha256::new();
+    let mut hasher = Hasher::sha256();
     let mut buffer = vec![0; CHUNK];
     let mut offset = 0;
     while offset < size {
@@ -147,7 +147,7 @@ pub(in crate::task) fn copy(from: &File, size: u64, to: &File) -> Result<(Digest
     Ok((Digest(hasher.finish()), size))
 }
 
-fn zeros(hasher: &mut Sha256, buffer: &mut [u8], mut count: u64) {
+fn zeros(hasher: &mut Hasher, buffer: &mut [u8], mut count: u64) {
     if count > 0 {
         buffer.fill(0);
     }
