@@ -2,7 +2,7 @@
 
 use crate::error::{Context, Kind, Result};
 use rustix::fs::{FlockOperation, OFlags, flock};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -24,13 +24,8 @@ impl Lock {
     /// Creates `path` if it is missing.
     pub(crate) fn wait(path: &Path) -> Result<Lock> {
         let file = open(path, true)?;
-        loop {
-            match flock(&file, FlockOperation::LockExclusive) {
-                Err(Errno::INTR) => {}
-                other => break other,
-            }
-        }
-        .failing(Kind::Store, || format!("lock `{}`", path.display()))?;
+        retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))
+            .failing(Kind::Store, || format!("lock `{}`", path.display()))?;
         Ok(Lock { file })
     }
 

@@ -3,7 +3,7 @@
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 /// Traces a child without a stop. A process that it makes by clone(2) is traced from its birth and stops before it
@@ -37,12 +37,9 @@ pub(super) fn hold(pid: i32, held: impl FnOnce(i32) -> Result<(), Errno>) -> Res
 fn stop(pid: i32) -> Result<Option<i32>, Errno> {
     const ALL: WaitIdOptions = WaitIdOptions::from_bits_retain(libc::__WALL as u32);
     let Some(pid) = rustix::process::Pid::from_raw(pid) else { return Ok(None) };
-    loop {
-        match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::STOPPED | ALL) {
-            Err(Errno::INTR) => {}
-            Err(Errno::CHILD) => return Ok(None),
-            other => return Ok(other?.as_ref().and_then(WaitIdStatus::trapping_signal)),
-        }
+    match retry_on_intr(|| waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::STOPPED | ALL)) {
+        Err(Errno::CHILD) => Ok(None),
+        other => Ok(other?.as_ref().and_then(WaitIdStatus::trapping_signal)),
     }
 }
 

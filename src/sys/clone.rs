@@ -1,7 +1,7 @@
 //! The creation and the end of processes.
 
 use super::{check, last_errno, new_descriptor};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -104,12 +104,9 @@ const ALL: WaitIdOptions = WaitIdOptions::from_bits_retain(libc::__WALL as u32);
 
 /// `None` if the child was reaped before.
 pub(crate) fn wait(pidfd: BorrowedFd<'_>) -> Result<Option<WaitIdStatus>, Errno> {
-    loop {
-        match waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED | ALL) {
-            Err(Errno::INTR) => {}
-            Err(Errno::CHILD) => return Ok(None),
-            other => return other,
-        }
+    match retry_on_intr(|| waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED | ALL)) {
+        Err(Errno::CHILD) => Ok(None),
+        other => other,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::spec::config::{self, Config, Hooks};
 use crate::spec::state::{State, Status};
 use crate::{cgroup, resctrl};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -124,12 +124,8 @@ impl Place {
     }
 
     pub(crate) fn hold(&self) -> Result<()> {
-        loop {
-            match flock(&self.lock, FlockOperation::LockExclusive) {
-                Err(Errno::INTR) => {}
-                other => break other.failing(Kind::Store, || format!("lock `{}`", self.path.display())),
-            }
-        }
+        retry_on_intr(|| flock(&self.lock, FlockOperation::LockExclusive))
+            .failing(Kind::Store, || format!("lock `{}`", self.path.display()))
     }
 
     /// Another command has removed it.

@@ -10,7 +10,7 @@ use crate::spec::config::Hooks;
 use crate::spec::state::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::Signal;
 use std::io::Read;
 use std::time::Duration;
@@ -81,15 +81,7 @@ fn open_gate(place: &Place, record: &Record) -> Result<()> {
     rustix::fs::unlink(&report).failing(Kind::State, || format!("remove `{}`", report.display()))?;
     place.release()?;
     // When init's end is closed, by execve or by its end, the pipe has no reader.
-    loop {
-        match poll(&mut [PollFd::new(&gate, PollFlags::empty())], None) {
-            Err(Errno::INTR) => {}
-            other => {
-                other.failing(Kind::State, step)?;
-                break;
-            }
-        };
-    }
+    retry_on_intr(|| poll(&mut [PollFd::new(&gate, PollFlags::empty())], None)).failing(Kind::State, step)?;
     let mut said = Vec::new();
     words.read_to_end(&mut said).failing(Kind::State, || format!("read `{}`", report.display()))?;
     if said.is_empty() {

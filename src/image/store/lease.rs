@@ -11,7 +11,7 @@ use crate::image::config::{Accounts, ImageConfig};
 use crate::image::form::Form;
 use crate::image::union::Stack;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, stat};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -114,13 +114,7 @@ impl Store {
             Errno::NOENT => gone(),
             errno => Error::os(Kind::Store, errno),
         })?;
-        loop {
-            match flock(&directory, FlockOperation::LockShared) {
-                Err(Errno::INTR) => {}
-                other => break other,
-            }
-        }
-        .failing(Kind::Store, || "lock it")?;
+        retry_on_intr(|| flock(&directory, FlockOperation::LockShared)).failing(Kind::Store, || "lock it")?;
         let held = fstat(&directory).failing(Kind::Store, || "look at it")?;
         match stat(&path) {
             Ok(named) if named.st_ino == held.st_ino => Ok(Lease(directory)),

@@ -141,13 +141,8 @@ impl Store {
     pub(crate) fn writing(&self) -> Result<WriteLease> {
         let path = self.path.join("lock");
         let file = File::open(&path).map_err(|cause| files::failed(cause, format!("open `{}`", path.display())))?;
-        loop {
-            match rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared) {
-                Err(rustix::io::Errno::INTR) => {}
-                other => break other,
-            }
-        }
-        .failing(Kind::Store, || "take the store's lock")?;
+        rustix::io::retry_on_intr(|| rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared))
+            .failing(Kind::Store, || "take the store's lock")?;
         Ok(WriteLease { _file: file })
     }
 

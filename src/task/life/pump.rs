@@ -10,7 +10,7 @@ use crate::sandbox::Reply;
 use crate::task::records::follow::Follower;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -285,14 +285,9 @@ fn copy_output(
 
 fn read_input<'buffer>(console: &dyn Console, buffer: &'buffer mut [u8]) -> Result<&'buffer [u8]> {
     let Some(input) = console.input() else { return Ok(&[]) };
-    loop {
-        match rustix::io::read(input, &mut *buffer) {
-            Ok(count) => return Ok(&buffer[..count]),
-            Err(Errno::INTR) => {}
-            // This process is in the background of its terminal: no input comes.
-            Err(_) => return Ok(&[]),
-        }
-    }
+    // EIO: this process is in the background of its terminal. No input comes.
+    let count = retry_on_intr(|| rustix::io::read(input, &mut *buffer)).unwrap_or(0);
+    Ok(&buffer[..count])
 }
 
 #[cfg(test)]
