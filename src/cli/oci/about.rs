@@ -1,37 +1,26 @@
 //! `features`, `spec` and `--version`.
 
-use super::arguments::{Arguments, End, switch, usage, value};
-use super::{Context, Verb};
+use super::arguments::{Arguments, switch, usage, value};
+use super::{Context, Verb, verb};
 use crate::cli::output;
 use brig::error::{Error, Kind, Result};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::process::ExitCode;
 
-pub(super) const FEATURES: Verb = Verb {
-    name: "features",
-    about: "print what this runtime knows, as JSON",
-    flags: &[],
-    end: End::Never,
-    run: features,
-    enters: false,
-    failure: 1,
-};
+pub(super) const FEATURES: Verb = verb("features", "print what this runtime knows, as JSON", &[], features);
 
 fn features(_: &Context, _: Arguments) -> Result<ExitCode> {
     output::json(&brig::container::features());
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) const SPEC: Verb = Verb {
-    name: "spec",
-    about: "write a config.json to begin with",
-    flags: &[value("bundle", Some('b'), "directory of the bundle"), switch("rootless", None, "for an ordinary user")],
-    end: End::Never,
-    run: spec,
-    enters: false,
-    failure: 1,
-};
+pub(super) const SPEC: Verb = verb(
+    "spec",
+    "write a config.json to begin with",
+    &[value("bundle", Some('b'), "directory of the bundle"), switch("rootless", None, "for an ordinary user")],
+    spec,
+);
 
 fn spec(_: &Context, arguments: Arguments) -> Result<ExitCode> {
     if !arguments.positional.is_empty() {

@@ -1,8 +1,8 @@
 //! `checkpoint` and `restore`, with runc's options.
 
-use super::arguments::{Arguments, End, Flag, switch, usage, value};
+use super::arguments::{Arguments, Flag, switch, usage, value};
 use super::run::{Signals, check_terminal, serve};
-use super::{Context, Verb};
+use super::{Context, Verb, verb};
 use brig::container::{Cgroups, Checkpoint, Creation, CriuOptions, Restoration};
 use brig::error::{Context as _, Error, Kind, Result};
 use std::path::{Path, PathBuf};
@@ -63,24 +63,10 @@ const fn joined<const A: usize, const B: usize, const ALL: usize>(first: [Flag; 
     all
 }
 
-pub(super) const CHECKPOINT: Verb = Verb {
-    name: "checkpoint",
-    about: "save a running container by CRIU",
-    flags: &CHECKPOINT_FLAGS,
-    end: End::Never,
-    run: checkpoint,
-    enters: false,
-    failure: 1,
-};
-pub(super) const RESTORE: Verb = Verb {
-    name: "restore",
-    about: "put a container back from a checkpoint",
-    flags: &RESTORE_FLAGS,
-    end: End::Never,
-    run: restore,
-    enters: true,
-    failure: 1,
-};
+pub(super) const CHECKPOINT: Verb =
+    verb("checkpoint", "save a running container by CRIU", &CHECKPOINT_FLAGS, checkpoint);
+pub(super) const RESTORE: Verb =
+    Verb { enters: true, ..verb("restore", "put a container back from a checkpoint", &RESTORE_FLAGS, restore) };
 
 fn checkpoint(context: &Context, arguments: Arguments) -> Result<ExitCode> {
     let id = context.id(&arguments)?;

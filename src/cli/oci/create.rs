@@ -1,7 +1,7 @@
 //! `create` and `start`.
 
-use super::arguments::{Arguments, End, Flag, switch, value};
-use super::{Context, Verb};
+use super::arguments::{Arguments, Flag, switch, value};
+use super::{Context, Verb, verb};
 use brig::container::Creation;
 use brig::error::{Error, Kind, Result};
 use std::process::ExitCode;
@@ -22,24 +22,8 @@ pub(super) const FLAGS: [Flag; 9] = [
 /// runc's line when init waits for `start`.
 pub(super) const CREATED: &str = "init: closing the pipe to signal completion";
 
-pub(super) const CREATE: Verb = Verb {
-    name: "create",
-    about: "create a container",
-    flags: &FLAGS,
-    end: End::Never,
-    run: create,
-    enters: true,
-    failure: 1,
-};
-pub(super) const START: Verb = Verb {
-    name: "start",
-    about: "start a created container",
-    flags: &[],
-    end: End::Never,
-    run: start,
-    enters: false,
-    failure: 1,
-};
+pub(super) const CREATE: Verb = Verb { enters: true, ..verb("create", "create a container", &FLAGS, create) };
+pub(super) const START: Verb = verb("start", "start a created container", &[], start);
 
 /// The requested container.
 pub(super) fn creation(context: &Context, arguments: &Arguments) -> Result<Creation> {

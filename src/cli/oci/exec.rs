@@ -1,7 +1,7 @@
 //! `exec`.
 
 use super::arguments::{Arguments, End, Flag, switch, usage, value};
-use super::{Context, Verb, id, run};
+use super::{Context, Verb, id, run, verb};
 use brig::container::{Execution, ids};
 use brig::error::Result;
 use std::process::ExitCode;
@@ -29,13 +29,10 @@ const FLAGS: [Flag; 18] = [
 
 /// 255 for an error before the program runs: any other status could be the program's.
 pub(super) const EXEC: Verb = Verb {
-    name: "exec",
-    about: "run another process in a container",
-    flags: &FLAGS,
     end: End::After(1),
-    run: exec,
     enters: true,
     failure: 255,
+    ..verb("exec", "run another process in a container", &FLAGS, exec)
 };
 
 fn exec(context: &Context, mut arguments: Arguments) -> Result<ExitCode> {

@@ -1,37 +1,21 @@
 //! `state`, `list`, `ps`.
 
 use super::arguments::{Arguments, End, switch, usage, value};
-use super::{Context, Verb, id};
+use super::{Context, Verb, id, verb};
 use crate::cli::output;
 use brig::error::{Error, Kind, Result};
 use std::process::{Command, ExitCode};
 
-pub(super) const STATE: Verb = Verb {
-    name: "state",
-    about: "print the state of a container",
-    flags: &[],
-    end: End::Never,
-    run: state,
-    enters: false,
-    failure: 1,
-};
-pub(super) const LIST: Verb = Verb {
-    name: "list",
-    about: "list the containers",
-    flags: &[value("format", Some('f'), "table or json"), switch("quiet", Some('q'), "names only")],
-    end: End::Never,
-    run: list,
-    enters: false,
-    failure: 1,
-};
+pub(super) const STATE: Verb = verb("state", "print the state of a container", &[], state);
+pub(super) const LIST: Verb = verb(
+    "list",
+    "list the containers",
+    &[value("format", Some('f'), "table or json"), switch("quiet", Some('q'), "names only")],
+    list,
+);
 pub(super) const PS: Verb = Verb {
-    name: "ps",
-    about: "list the processes of a container",
-    flags: &[value("format", Some('f'), "table or json")],
     end: End::After(1),
-    run: ps,
-    enters: false,
-    failure: 1,
+    ..verb("ps", "list the processes of a container", &[value("format", Some('f'), "table or json")], ps)
 };
 
 fn state(context: &Context, arguments: Arguments) -> Result<ExitCode> {

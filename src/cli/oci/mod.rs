@@ -81,6 +81,16 @@ struct Verb {
     failure: u8,
 }
 
+/// A verb without a process in the container and without a command line behind its options.
+const fn verb(
+    name: &'static str,
+    about: &'static str,
+    flags: &'static [Flag],
+    run: fn(&Context, Arguments) -> Result<ExitCode>,
+) -> Verb {
+    Verb { name, about, flags, end: End::Never, run, enters: false, failure: 1 }
+}
+
 const VERBS: [Verb; 17] = [
     create::CREATE,
     create::START,

@@ -1,7 +1,7 @@
 //! `run`: creates and starts; in the foreground waits, passes signals on and serves the terminal.
 
-use super::arguments::{Arguments, End, Flag, switch};
-use super::{Context, Verb, create};
+use super::arguments::{Arguments, Flag, switch};
+use super::{Context, Verb, create, verb};
 use crate::cli::console::Raw;
 use brig::error::{Context as _, Kind, Result};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
@@ -23,15 +23,7 @@ const FLAGS: [Flag; 11] = {
     flags
 };
 
-pub(super) const RUN: Verb = Verb {
-    name: "run",
-    about: "create and start a container",
-    flags: &FLAGS,
-    end: End::Never,
-    run,
-    enters: true,
-    failure: 1,
-};
+pub(super) const RUN: Verb = Verb { enters: true, ..verb("run", "create and start a container", &FLAGS, run) };
 
 fn run(context: &Context, arguments: Arguments) -> Result<ExitCode> {
     let id = context.id(&arguments)?;

@@ -1,28 +1,25 @@
 //! `kill` and `delete`.
 
 use super::arguments::{Arguments, End, switch, usage};
-use super::{Context, Verb, id};
+use super::{Context, Verb, id, verb};
 use brig::error::Result;
 use std::process::ExitCode;
 
 pub(super) const KILL: Verb = Verb {
-    name: "kill",
-    about: "send a signal (default: SIGTERM) to a container",
-    flags: &[switch("all", Some('a'), "to all of its processes")],
     end: End::After(1),
-    run: kill,
-    enters: false,
-    failure: 1,
+    ..verb(
+        "kill",
+        "send a signal (default: SIGTERM) to a container",
+        &[switch("all", Some('a'), "to all of its processes")],
+        kill,
+    )
 };
-pub(super) const DELETE: Verb = Verb {
-    name: "delete",
-    about: "remove the remains of a container",
-    flags: &[switch("force", Some('f'), "kill it first if it runs; a missing one is not an error")],
-    end: End::Never,
-    run: delete,
-    enters: false,
-    failure: 1,
-};
+pub(super) const DELETE: Verb = verb(
+    "delete",
+    "remove the remains of a container",
+    &[switch("force", Some('f'), "kill it first if it runs; a missing one is not an error")],
+    delete,
+);
 
 fn kill(context: &Context, mut arguments: Arguments) -> Result<ExitCode> {
     // `kill ID -9` and `kill ID --all TERM` both occur.

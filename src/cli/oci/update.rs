@@ -1,7 +1,7 @@
 //! `pause`, `resume`, `update` and `events`.
 
-use super::arguments::{Arguments, End, Flag, switch, usage, value};
-use super::{Context, Verb};
+use super::arguments::{Arguments, Flag, switch, usage, value};
+use super::{Context, Verb, verb};
 use crate::cli::output;
 use brig::container::Resources;
 use brig::error::{Error, Kind, Result};
@@ -10,25 +10,9 @@ use std::io::Read;
 use std::process::ExitCode;
 use std::time::Duration;
 
-pub(super) const PAUSE: Verb = Verb {
-    name: "pause",
-    about: "stop all processes of a container",
-    flags: &[],
-    end: End::Never,
-    run: pause,
-    enters: false,
-    failure: 1,
-};
+pub(super) const PAUSE: Verb = verb("pause", "stop all processes of a container", &[], pause);
 
-pub(super) const RESUME: Verb = Verb {
-    name: "resume",
-    about: "let them go on",
-    flags: &[],
-    end: End::Never,
-    run: resume,
-    enters: false,
-    failure: 1,
-};
+pub(super) const RESUME: Verb = verb("resume", "let them go on", &[], resume);
 
 fn pause(context: &Context, arguments: Arguments) -> Result<ExitCode> {
     context.containers.pause(&context.id(&arguments)?)?;
@@ -62,24 +46,13 @@ const FLAGS: [Flag; 19] = [
     value("mem-bw-schema", None, "line of resctrl"),
 ];
 
-pub(super) const UPDATE: Verb = Verb {
-    name: "update",
-    about: "change a container's limits",
-    flags: &FLAGS,
-    end: End::Never,
-    run: update,
-    enters: false,
-    failure: 1,
-};
-pub(super) const EVENTS: Verb = Verb {
-    name: "events",
-    about: "print what a container uses",
-    flags: &[switch("stats", None, "once"), value("interval", None, "time between two lines, such as 5s")],
-    end: End::Never,
-    run: events,
-    enters: false,
-    failure: 1,
-};
+pub(super) const UPDATE: Verb = verb("update", "change a container's limits", &FLAGS, update);
+pub(super) const EVENTS: Verb = verb(
+    "events",
+    "print what a container uses",
+    &[switch("stats", None, "once"), value("interval", None, "time between two lines, such as 5s")],
+    events,
+);
 
 fn update(context: &Context, arguments: Arguments) -> Result<ExitCode> {
     let id = context.id(&arguments)?;
