@@ -33,9 +33,11 @@ fn a_held_sandbox_that_is_stopped_has_succeeded() {
     let stopped = lab.brig(["task", "wait", "--json", &id]);
     stopped.ended_as("stopped", 0);
     assert_eq!(stopped.receipt()["retryable"], false);
-    let id = lab.brig(["task", "run", "-d", "--hold"]).succeeded().stdout.trim().to_owned();
-    lab.brig(["task", "kill", &id]).succeeded();
-    lab.brig(["task", "wait", "--json", &id]).ended_as("cancelled", 130);
+    let started = lab.brig(["task", "run", "-d", "--hold", "--json"]).succeeded().receipt();
+    assert_eq!(started["store"], lab.store().to_str().unwrap());
+    let id = started["id"].as_str().unwrap();
+    lab.brig(["task", "kill", id]).succeeded();
+    lab.brig(["task", "wait", "--json", id]).ended_as("cancelled", 130);
 }
 
 #[test]

@@ -147,7 +147,7 @@ pub(in crate::cli) fn fetch_image<const SET: u8>(
     Ok(failed)
 }
 
-/// Starts a task in the background and prints its id.
+/// Starts a task in the background and prints its id, as JSON with the path of its store.
 pub(in crate::cli) fn detached<const SET: u8>(
     store: &Store,
     definition: &Definition,
@@ -155,7 +155,7 @@ pub(in crate::cli) fn detached<const SET: u8>(
 ) -> Result<ExitCode> {
     let id = brig::task::run_detached(store, definition, flags.has("--interactive"))?;
     if flags.has("--json") {
-        output::json(&serde_json::json!({ "id": id }))
+        output::json(&serde_json::json!({ "id": id, "store": store.root().to_string_lossy() }))
     } else {
         output::lines([id])
     }

@@ -149,8 +149,9 @@ def begin(
 ) -> tuple[str, Path, str]:
     """Starts a task in the background; without a command a sandbox to work in."""
     program = program or programs.find_program()
-    folder = programs.find_store(store)
-    words: list[Union[str, bytes]] = ["task", "run", "--detach", "--json", f"--store={folder}", *end_with(owned)]
+    words: list[Union[str, bytes]] = ["task", "run", "--detach", "--json", *end_with(owned)]
+    if store is not None:
+        words.append(f"--store={programs.find_store(store)}")
     if command is None and os.geteuid() == 0:
         words.append("--hold")
     elif command is None:
@@ -160,7 +161,8 @@ def begin(
     words += programs.flags(options)
     if command is not None:
         words += ["--", *command]
-    return program, folder, programs.call_json(program, words)["id"]
+    task = programs.call_json(program, words)
+    return program, Path(task["store"]), task["id"]
 
 
 def fetch_receipt(program: str, store: Path, id: str) -> Receipt:

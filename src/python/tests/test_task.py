@@ -69,6 +69,18 @@ def test_wrong_option_starts_nothing(store):
     assert error.value.code == "E-USAGE" and not error.value.retryable
 
 
+def test_program_chooses_the_store(tmp_path):
+    """In hosted mode brig refuses `--store` with another folder than that of the rules."""
+    program = tmp_path / "brig"
+    program.write_text(f"""#!/bin/sh\necho "$@" > {tmp_path}/words\necho '{{"id": "t1", "store": "/srv/brig"}}'\n""")
+    program.chmod(0o755)
+    task = Task.start(["true"], program=str(program))
+    assert task._words("wait") == ["task", "wait", "--store=/srv/brig", "t1"]
+    assert "--store" not in (tmp_path / "words").read_text()
+    Task.start(["true"], program=str(program), store=tmp_path)
+    assert f"--store={tmp_path}" in (tmp_path / "words").read_text()
+
+
 def test_options_are_the_flags_of_the_command_line():
     """Each flag of `brig task run` is an option, but for those that the package sets."""
     said = subprocess.run([find_program(), "task", "run", "--help"], capture_output=True, text=True, check=True)
