@@ -33,7 +33,8 @@ fn a_held_sandbox_that_is_stopped_has_succeeded() {
     let stopped = lab.brig(["task", "wait", "--json", &id]);
     stopped.ended_as("stopped", 0);
     assert_eq!(stopped.receipt()["retryable"], false);
-    let started = lab.brig(["task", "run", "-d", "--hold", "--json"]).succeeded().receipt();
+    let started = lab.brig(["task", "run", "-d", "--hold", "--json"]).succeeded().stdout.clone();
+    let started: Value = serde_json::from_str(&started).unwrap();
     assert_eq!(started["store"], lab.store().to_str().unwrap());
     let id = started["id"].as_str().unwrap();
     lab.brig(["task", "kill", id]).succeeded();
