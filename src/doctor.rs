@@ -76,7 +76,8 @@ fn groups() -> Vec<Check> {
 
 fn engines() -> Check {
     let for_user = !rustix::process::geteuid().is_root();
-    let registered = Engine::ALL.into_iter().filter_map(|each| Some((each, engine::registered(each, for_user)?)));
+    let registered = Engine::ALL.iter().copied();
+    let registered = registered.filter_map(|each| Some((each, engine::registered(each, for_user)?)));
     let found: Vec<_> = registered.map(|(each, found)| format!("{}: {}", each.word(), found.path.display())).collect();
     let none = || "brig is a runtime of no engine; `brig engine setup` makes it one".to_owned();
     Check::good("engines", if found.is_empty() { none() } else { found.join("; ") })

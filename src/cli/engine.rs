@@ -79,8 +79,8 @@ struct CheckArguments {
 }
 
 fn parse_engine(word: &str) -> std::result::Result<Engine, String> {
-    let words = || Engine::ALL.map(Engine::word).join(", ");
-    Engine::ALL.into_iter().find(|engine| engine.word() == word).ok_or_else(|| format!("the engines are {}", words()))
+    let words = || Engine::ALL.iter().map(|engine| engine.word()).collect::<Vec<_>>().join(", ");
+    Engine::of_word(word).ok_or_else(|| format!("the engines are {}", words()))
 }
 
 pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {

@@ -3,10 +3,9 @@
 use super::broker::Credential;
 use super::guard;
 use super::rule::{Host, LOOPBACK, Rule, ports};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, words};
 use crate::spec::network::Served;
 use crate::sys::weaken;
-use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
@@ -16,27 +15,25 @@ const MOST_BYTES: usize = 100;
 /// Served while a run is recorded.
 const LEARNED_PORTS: [u16; 3] = [22, 80, 443];
 
-/// What to do with an encrypted TLS hello (ECH): the server may take another name from it than the gateway sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Ech {
-    /// Pass it if a rule allows the visible name.
-    Pass,
-    /// Reset the connection.
-    Refuse,
+words! {
+    /// What to do with an encrypted TLS hello (ECH): the server may take another name from it than the gateway sees.
+    pub enum Ech {
+        /// Pass it if a rule allows the visible name.
+        Pass = "pass",
+        /// Reset the connection.
+        Refuse = "refuse",
+    }
 }
 
 impl FromStr for Ech {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Ech> {
-        match text {
-            "pass" => Ok(Ech::Pass),
-            "refuse" => Ok(Ech::Refuse),
-            _ => Err(Error::new(Kind::Network, format!("`{}` is neither `pass` nor `refuse`", text.escape_debug()))
+        Ech::of_word(text).ok_or_else(|| {
+            Error::new(Kind::Network, format!("`{}` is neither `pass` nor `refuse`", text.escape_debug()))
                 .doing("read what becomes of encrypted TLS hellos (`ech`)")
-                .hint("write `refuse`, or leave it out")),
-        }
+                .hint("write `refuse`, or leave it out")
+        })
     }
 }
 

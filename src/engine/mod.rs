@@ -8,7 +8,7 @@ mod configuration;
 mod daemon;
 
 use crate::container::landlock_layers;
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Context, Error, Kind, Result, words};
 use crate::files::{self, Durability};
 use crate::sandbox::{Network, NetworkMode};
 use crate::spec::landlock::{ANNOTATION as LANDLOCK, OPTIONAL};
@@ -27,33 +27,21 @@ use std::time::Duration;
 const LONGEST: u64 = 1 << 20;
 pub(crate) const RUNTIME: &str = "brig";
 
-/// An engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
-    /// Podman and Buildah.
-    Podman,
-    /// Docker.
-    Docker,
-    /// containerd, for Kubernetes by CRI.
-    Containerd,
-    /// CRI-O.
-    Crio,
+words! {
+    /// An engine.
+    pub enum Engine {
+        /// Podman and Buildah.
+        Podman = "podman",
+        /// Docker.
+        Docker = "docker",
+        /// containerd, for Kubernetes by CRI.
+        Containerd = "containerd",
+        /// CRI-O.
+        Crio = "cri-o",
+    }
 }
 
 impl Engine {
-    /// Every engine.
-    pub const ALL: [Engine; 4] = [Engine::Podman, Engine::Docker, Engine::Containerd, Engine::Crio];
-
-    /// The word of the command line.
-    pub fn word(self) -> &'static str {
-        match self {
-            Engine::Podman => "podman",
-            Engine::Docker => "docker",
-            Engine::Containerd => "containerd",
-            Engine::Crio => "cri-o",
-        }
-    }
-
     /// Shows that the engine is installed.
     fn program(self) -> &'static str {
         match self {

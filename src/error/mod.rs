@@ -5,10 +5,12 @@
 
 mod kind;
 pub(crate) mod wire;
+mod words;
 
 pub use kind::Kind;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+pub(crate) use words::words;
 
 /// A result with the crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,5 +1,6 @@
 //! The health of a sandbox, as plain data.
 
+use crate::error::words;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -26,26 +27,15 @@ impl Default for HealthCheck {
     }
 }
 
-/// The state of a sandbox with a health check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HealthState {
-    /// No check has passed yet.
-    Starting,
-    /// The last check passed.
-    Healthy,
-    /// The last check failed, after one that passed.
-    Unhealthy,
-}
-
-impl HealthState {
-    /// Its name in lists.
-    pub const fn word(self) -> &'static str {
-        match self {
-            HealthState::Starting => "starting",
-            HealthState::Healthy => "healthy",
-            HealthState::Unhealthy => "unhealthy",
-        }
+words! {
+    /// The state of a sandbox with a health check.
+    pub enum HealthState {
+        /// No check has passed yet.
+        Starting = "starting",
+        /// The last check passed.
+        Healthy = "healthy",
+        /// The last check failed, after one that passed.
+        Unhealthy = "unhealthy",
     }
 }
 

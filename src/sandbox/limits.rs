@@ -1,77 +1,39 @@
 //! The limits of a sandbox: one table of names, defaults, and their form on the command line.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, words};
 use crate::spec::parse_size;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Every limit, by one name in command line, profile, receipt and errors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LimitName {
-    /// Processors, as a share of their time.
-    Cpus,
-    /// Processor time of all processes together.
-    CpuTime,
-    /// Memory of all processes together, page cache and tmpfs included.
-    Memory,
-    /// Swap of all processes together.
-    Swap,
-    /// Processes and threads.
-    Pids,
-    /// Bytes of everything writable together.
-    Disk,
-    /// Files, directories and links of everything writable together.
-    Inodes,
-    /// Open descriptors of one process.
-    OpenFiles,
-    /// Time from start to end.
-    Wall,
-    /// Time without a byte of output.
-    Idle,
-    /// Bytes of standard output and error together.
-    OutputBytes,
-    /// Bytes a second, for reads and for writes separately.
-    IoBps,
-    /// Operations a second, for reads and for writes separately.
-    IoIops,
-}
-
-impl LimitName {
-    /// All limits, in the order of display.
-    pub const ALL: [LimitName; 13] = [
-        LimitName::Cpus,
-        LimitName::CpuTime,
-        LimitName::Memory,
-        LimitName::Swap,
-        LimitName::Pids,
-        LimitName::Disk,
-        LimitName::Inodes,
-        LimitName::OpenFiles,
-        LimitName::Wall,
-        LimitName::Idle,
-        LimitName::OutputBytes,
-        LimitName::IoBps,
-        LimitName::IoIops,
-    ];
-
-    /// The name in profiles and receipts; flags have dashes for the underscores.
-    pub const fn word(self) -> &'static str {
-        match self {
-            LimitName::Cpus => "cpus",
-            LimitName::CpuTime => "cpu_time",
-            LimitName::Memory => "memory",
-            LimitName::Swap => "swap",
-            LimitName::Pids => "pids",
-            LimitName::Disk => "disk",
-            LimitName::Inodes => "inodes",
-            LimitName::OpenFiles => "open_files",
-            LimitName::Wall => "wall",
-            LimitName::Idle => "idle",
-            LimitName::OutputBytes => "output_bytes",
-            LimitName::IoBps => "io_bps",
-            LimitName::IoIops => "io_iops",
-        }
+words! {
+    /// Every limit, by one name in command line, profile, receipt and errors. Flags have dashes for underscores.
+    pub enum LimitName {
+        /// Processors, as a share of their time.
+        Cpus = "cpus",
+        /// Processor time of all processes together.
+        CpuTime = "cpu_time",
+        /// Memory of all processes together, page cache and tmpfs included.
+        Memory = "memory",
+        /// Swap of all processes together.
+        Swap = "swap",
+        /// Processes and threads.
+        Pids = "pids",
+        /// Bytes of everything writable together.
+        Disk = "disk",
+        /// Files, directories and links of everything writable together.
+        Inodes = "inodes",
+        /// Open descriptors of one process.
+        OpenFiles = "open_files",
+        /// Time from start to end.
+        Wall = "wall",
+        /// Time without a byte of output.
+        Idle = "idle",
+        /// Bytes of standard output and error together.
+        OutputBytes = "output_bytes",
+        /// Bytes a second, for reads and for writes separately.
+        IoBps = "io_bps",
+        /// Operations a second, for reads and for writes separately.
+        IoIops = "io_iops",
     }
 }
 
@@ -407,7 +369,7 @@ mod tests {
     #[test]
     fn zero_limit_is_refused() {
         let mut limits = Limits::default();
-        for name in LimitName::ALL.into_iter().filter(|&name| name != LimitName::Swap) {
+        for name in LimitName::ALL.iter().copied().filter(|&name| name != LimitName::Swap) {
             assert!(limits.set(name, "0").is_err(), "{name:?}");
         }
         limits.set(LimitName::Swap, "0").unwrap();

@@ -1,38 +1,26 @@
 //! The value of `--mount`: a path of the host, its place inside, and the effect of writes.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, words};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The effect of the command's writes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum MountMode {
-    /// They are refused.
-    #[default]
-    #[serde(rename = "ro")]
-    ReadOnly,
-    /// They go to the sandbox's disk, and end with it.
-    #[serde(rename = "cow")]
-    CopyOnWrite,
-    /// They change the host's files.
-    #[serde(rename = "rw")]
-    Writable,
+words! {
+    /// The effect of the command's writes.
+    #[derive(Default)]
+    pub enum MountMode {
+        /// They are refused.
+        #[default]
+        ReadOnly = "ro",
+        /// They go to the sandbox's disk, and end with it.
+        CopyOnWrite = "cow",
+        /// They change the host's files.
+        Writable = "rw",
+    }
 }
 
 impl MountMode {
-    const ALL: [MountMode; 3] = [MountMode::ReadOnly, MountMode::CopyOnWrite, MountMode::Writable];
-
-    /// `ro`, `cow` or `rw`.
-    pub fn word(self) -> &'static str {
-        match self {
-            MountMode::ReadOnly => "ro",
-            MountMode::CopyOnWrite => "cow",
-            MountMode::Writable => "rw",
-        }
-    }
-
     fn meaning(self) -> &'static str {
         match self {
             MountMode::ReadOnly => "read-only",
@@ -71,7 +59,7 @@ impl FromStr for Mount {
 
     /// Parses `SOURCE:TARGET[:ro|cow|rw]`. The source may contain colons, but not `:/`.
     fn from_str(text: &str) -> Result<Mount> {
-        let named = MountMode::ALL.into_iter().find_map(|mode| {
+        let named = MountMode::ALL.iter().copied().find_map(|mode| {
             let rest = text.strip_suffix(mode.word())?.strip_suffix(':')?;
             Some((rest, mode))
         });

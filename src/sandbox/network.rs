@@ -2,7 +2,7 @@
 
 use crate::container::{self, Wish};
 use crate::egress::{Broker, Credential, Ech, Policy, Rule, check_rules, special};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, words};
 use crate::spec::network::{self as spec, DNS_PORT, Fence, GATEWAY, Open, Prefix, Reach, Served, Way};
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -14,27 +14,25 @@ const SPARES_TO_PUBLISH: usize = 64;
 /// The second is for a host with its own resolver in front.
 const RESOLVER_FILES: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
 
-/// The kind of network.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NetworkMode {
-    /// Only a loopback interface.
-    #[default]
-    None,
-    /// Hosts that the rules allow, through the gateway.
-    Egress,
-    /// Every public address, by a pair of devices and the host's forwarding. For the machine's root.
-    Veth,
-    /// Every public address, by the program pasta.
-    Pasta,
-    /// The host's network, without protection.
-    Host,
+words! {
+    /// The kind of network.
+    #[derive(Default)]
+    pub enum NetworkMode {
+        /// Only a loopback interface.
+        #[default]
+        None = "none",
+        /// Hosts that the rules allow, through the gateway.
+        Egress = "egress",
+        /// Every public address, by a pair of devices and the host's forwarding. For the machine's root.
+        Veth = "veth",
+        /// Every public address, by the program pasta.
+        Pasta = "pasta",
+        /// The host's network, without protection.
+        Host = "host",
+    }
 }
 
 impl NetworkMode {
-    /// Every mode.
-    pub const ALL: [NetworkMode; 5] =
-        [NetworkMode::None, NetworkMode::Egress, NetworkMode::Veth, NetworkMode::Pasta, NetworkMode::Host];
-
     fn way(self) -> Option<Way> {
         match self {
             NetworkMode::Veth => Some(Way::Veth),
@@ -46,24 +44,13 @@ impl NetworkMode {
     pub(crate) fn is_open(self) -> bool {
         self.way().is_some()
     }
-
-    /// Its name.
-    pub fn word(self) -> &'static str {
-        match self {
-            NetworkMode::None => "none",
-            NetworkMode::Egress => "egress",
-            NetworkMode::Veth => "veth",
-            NetworkMode::Pasta => "pasta",
-            NetworkMode::Host => "host",
-        }
-    }
 }
 
 impl FromStr for NetworkMode {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<NetworkMode> {
-        NetworkMode::ALL.into_iter().find(|mode| mode.word() == text).ok_or_else(|| {
+        NetworkMode::of_word(text).ok_or_else(|| {
             Error::new(Kind::Network, format!("unknown network `{}`", text.escape_debug()))
                 .hint("use none, egress, veth, pasta or host")
         })

@@ -5,33 +5,22 @@ use super::outcome::{LimitHit, Outcome};
 use super::refusals::Refused;
 use crate::egress::Ledger;
 use crate::error::Error;
+use crate::error::words;
 use crate::process::Ended;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The isolation that was in force. Declared from what was done, never guessed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Guarantee {
-    /// Nothing.
-    None,
-    /// Inside another container that removed some kernel interfaces, or another runtime's in a cell.
-    Nested,
-    /// Everything that works without the machine's root: no id range, no disk on a device.
-    Rootless,
-    /// Everything.
-    Full,
-}
-
-impl Guarantee {
-    /// Its name.
-    pub fn word(self) -> &'static str {
-        match self {
-            Guarantee::None => "none",
-            Guarantee::Nested => "nested",
-            Guarantee::Rootless => "rootless",
-            Guarantee::Full => "full",
-        }
+words! {
+    /// The isolation that was in force. Declared from what was done, never guessed.
+    pub enum Guarantee {
+        /// Nothing.
+        None = "none",
+        /// Inside another container that removed some kernel interfaces, or another runtime's in a cell.
+        Nested = "nested",
+        /// Everything that works without the machine's root: no id range, no disk on a device.
+        Rootless = "rootless",
+        /// Everything.
+        Full = "full",
     }
 }
 

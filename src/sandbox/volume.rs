@@ -1,6 +1,6 @@
 //! The values of `--volume`, `--cache` and `--home`: a volume of the store, its place inside, and the effect of writes.
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, words};
 use crate::host::is_off;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -11,35 +11,23 @@ const LONGEST: usize = 64;
 /// Where a command fills a volume.
 const FILLED_AT: &str = "/volume";
 
-/// The effect of the command's writes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum VolumeAccess {
-    /// They change the volume. One task at a time has it so.
-    #[default]
-    #[serde(rename = "rw")]
-    Writable,
-    /// They are refused.
-    #[serde(rename = "ro")]
-    ReadOnly,
-    /// They go to the sandbox's disk, and end with it.
-    #[serde(rename = "cache")]
-    Cache,
-    /// They change a copy, which replaces the volume when the command has succeeded.
-    #[serde(rename = "fill")]
-    Fill,
+words! {
+    /// The effect of the command's writes.
+    #[derive(Default)]
+    pub enum VolumeAccess {
+        /// They change the volume. One task at a time has it so.
+        #[default]
+        Writable = "rw",
+        /// They are refused.
+        ReadOnly = "ro",
+        /// They go to the sandbox's disk, and end with it.
+        Cache = "cache",
+        /// They change a copy, which replaces the volume when the command has succeeded.
+        Fill = "fill",
+    }
 }
 
 impl VolumeAccess {
-    /// Its word in records.
-    pub fn word(self) -> &'static str {
-        match self {
-            VolumeAccess::Writable => "rw",
-            VolumeAccess::ReadOnly => "ro",
-            VolumeAccess::Cache => "cache",
-            VolumeAccess::Fill => "fill",
-        }
-    }
-
     fn meaning(self) -> &'static str {
         match self {
             VolumeAccess::Writable => "writes stay",

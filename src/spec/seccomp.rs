@@ -4,28 +4,12 @@
 //! `crate::seccomp` interprets the words.
 
 use super::resources::nullable;
+use crate::error::words;
 use serde::{Deserialize, Serialize};
-
-/// Makes an enum with a word for each variant, and the list of all words (which `features` prints).
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$each:meta])* $variant:ident = $word:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        pub enum $name { $($(#[$each])* #[doc = concat!("`", $word, "`")] #[serde(rename = $word)] $variant,)* }
-
-        impl $name {
-            /// In the order of the specification.
-            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
-
-            /// The word in config.json.
-            pub const fn word(self) -> &'static str { match self { $($name::$variant => $word,)* } }
-        }
-    };
-}
 
 words! {
     /// The result of a system call.
-    Action {
+    pub enum Action {
         /// As `KillThread`.
         Kill = "SCMP_ACT_KILL",
         /// The whole process dies of SIGSYS (4.14).
@@ -48,7 +32,7 @@ words! {
 
 words! {
     /// The comparison of an unsigned argument.
-    Operator {
+    pub enum Operator {
         NotEqual = "SCMP_CMP_NE",
         LessThan = "SCMP_CMP_LT",
         LessEqual = "SCMP_CMP_LE",
@@ -62,7 +46,7 @@ words! {
 
 words! {
     /// A flag of seccomp(2).
-    Flag {
+    pub enum Flag {
         /// For all threads of the process (3.17).
         Tsync = "SECCOMP_FILTER_FLAG_TSYNC",
         /// Logs every action but `SCMP_ACT_ALLOW` (4.14).
@@ -76,7 +60,7 @@ words! {
 
 words! {
     /// A system-call ABI.
-    Arch {
+    pub enum Arch {
         X86 = "SCMP_ARCH_X86",
         X86_64 = "SCMP_ARCH_X86_64",
         /// x86-64 with pointers of 32 bits.

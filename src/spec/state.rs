@@ -1,35 +1,24 @@
 //! The state of a container (runtime.md "State"), for the stdin of hooks and for seccomp agents.
 
+use crate::error::words;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The status of a container.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Status {
-    /// `create` runs.
-    #[default]
-    Creating,
-    /// Created; waits for `start`.
-    Created,
-    /// Its program runs.
-    Running,
-    /// All of its processes are frozen.
-    Paused,
-    /// Its program has ended.
-    Stopped,
-}
-
-impl Status {
-    /// Its word.
-    pub fn word(self) -> &'static str {
-        match self {
-            Status::Creating => "creating",
-            Status::Created => "created",
-            Status::Running => "running",
-            Status::Paused => "paused",
-            Status::Stopped => "stopped",
-        }
+words! {
+    /// The status of a container.
+    #[derive(Default)]
+    pub enum Status {
+        /// `create` runs.
+        #[default]
+        Creating = "creating",
+        /// Created; waits for `start`.
+        Created = "created",
+        /// Its program runs.
+        Running = "running",
+        /// All of its processes are frozen.
+        Paused = "paused",
+        /// Its program has ended.
+        Stopped = "stopped",
     }
 }
 

@@ -1,7 +1,7 @@
 //! The file of a worker: a profile with a few keys more.
 
 use super::{LABEL, login};
-use crate::error::{Error, Kind, Result, Step};
+use crate::error::{Error, Kind, Result, Step, words};
 use crate::sandbox::{Limits, Outcome};
 use crate::task::{Definition, Receipt, checked_name, names_in, read_worker, set_flags};
 use std::collections::BTreeMap;
@@ -16,29 +16,28 @@ const MOST: usize = 1024;
 /// Differs from the `none` of a file, which is a request in hosted mode.
 const UNSET: Duration = Limits::NO_TIME_LIMIT.saturating_add(Duration::from_secs(1));
 
-/// When systemd starts a worker again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Restart {
-    /// When it did not end as meant.
-    #[default]
-    OnFailure,
-    /// Unless a person stopped it.
-    Always,
-    /// Never.
-    No,
+words! {
+    /// When systemd starts a worker again.
+    #[derive(Default)]
+    pub enum Restart {
+        /// When it did not end as meant.
+        #[default]
+        OnFailure = "on-failure",
+        /// Unless a person stopped it.
+        Always = "always",
+        /// Never.
+        No = "no",
+    }
 }
 
 impl FromStr for Restart {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Restart> {
-        match text {
-            "on-failure" => Ok(Restart::OnFailure),
-            "always" => Ok(Restart::Always),
-            "no" => Ok(Restart::No),
-            _ => Err(Error::new(Kind::Profile, format!("`restart` is `{}`", text.escape_debug()))
-                .hint("use on-failure, always or no")),
-        }
+        Restart::of_word(text).ok_or_else(|| {
+            Error::new(Kind::Profile, format!("`restart` is `{}`", text.escape_debug()))
+                .hint("use on-failure, always or no")
+        })
     }
 }
 

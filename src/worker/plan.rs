@@ -3,35 +3,23 @@
 use super::file::{Folder, Worker};
 use super::state::{tasks, worker_of};
 use super::unit::{Unit, systemctl, unit_name, units};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, words};
 use crate::sandbox::VolumeAccess;
 use crate::task::Store;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What is done with a unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verb {
-    /// Enabled, and started.
-    Start,
-    /// Drained and started again.
-    Restart,
-    /// Enabled; it runs already.
-    Enable,
-    /// Drained, stopped and disabled.
-    Stop,
-}
-
-impl Verb {
-    /// Its name in lists.
-    pub fn word(self) -> &'static str {
-        match self {
-            Verb::Start => "start",
-            Verb::Restart => "restart",
-            Verb::Enable => "enable",
-            Verb::Stop => "stop",
-        }
+words! {
+    /// What is done with a unit.
+    pub enum Verb {
+        /// Enabled, and started.
+        Start = "start",
+        /// Drained and started again.
+        Restart = "restart",
+        /// Enabled; it runs already.
+        Enable = "enable",
+        /// Drained, stopped and disabled.
+        Stop = "stop",
     }
 }
 

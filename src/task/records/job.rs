@@ -1,7 +1,7 @@
 //! Jobs: processes of a task without a client, with record and log in `jobs/<id>` of the task's directory.
 
 use super::follow::{Follower, From};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, words};
 use crate::sandbox::size;
 use crate::task::store::json::{read, write};
 use crate::task::store::{LOG, Status, Store};
@@ -12,41 +12,25 @@ use std::time::{Duration, Instant};
 pub(crate) const JOBS: &str = "jobs";
 const RECORD: &str = "job.json";
 
-/// A job's state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum JobState {
-    /// Its process runs.
-    Running,
-    /// It ended by itself or a signal.
-    Exited,
-    /// Killed at its time limit.
-    TimedOut,
-    /// Killed at its own memory limit.
-    Memory,
-    /// Killed at its own limit on processor time.
-    CpuTime,
-    /// A client stopped it.
-    Stopped,
-    /// It ended with the task.
-    EndedWithTask,
-    /// The supervisor died.
-    Lost,
-}
-
-impl JobState {
-    /// Its name in lists.
-    pub fn word(self) -> &'static str {
-        match self {
-            JobState::Running => "running",
-            JobState::Exited => "exited",
-            JobState::TimedOut => "timed_out",
-            JobState::Memory => "memory",
-            JobState::CpuTime => "cpu_time",
-            JobState::Stopped => "stopped",
-            JobState::EndedWithTask => "ended_with_task",
-            JobState::Lost => "lost",
-        }
+words! {
+    /// A job's state.
+    pub enum JobState {
+        /// Its process runs.
+        Running = "running",
+        /// It ended by itself or a signal.
+        Exited = "exited",
+        /// Killed at its time limit.
+        TimedOut = "timed_out",
+        /// Killed at its own memory limit.
+        Memory = "memory",
+        /// Killed at its own limit on processor time.
+        CpuTime = "cpu_time",
+        /// A client stopped it.
+        Stopped = "stopped",
+        /// It ended with the task.
+        EndedWithTask = "ended_with_task",
+        /// The supervisor died.
+        Lost = "lost",
     }
 }
 

@@ -16,11 +16,10 @@
 pub(super) mod json;
 pub(super) mod names;
 
-use crate::error::{Error, Kind, Result, Step};
+use crate::error::{Error, Kind, Result, Step, words};
 use crate::files::{self, Attempt, Lock};
 use crate::sandbox::{DiskFile, HostPaths, Workshop};
 use rustix::process::geteuid;
-use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// A concurrent reaper may remove a new task's lock. Two losses in a row are improbable.
@@ -227,29 +226,15 @@ impl Store {
     }
 }
 
-/// The status of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// Its supervisor lives.
-    Running,
-    /// It has a receipt.
-    Ended,
-    /// Its supervisor died without a receipt.
-    Lost,
-}
-
-impl Status {
-    /// Every status.
-    pub const ALL: [Status; 3] = [Status::Running, Status::Ended, Status::Lost];
-
-    /// Its name in lists.
-    pub fn word(self) -> &'static str {
-        match self {
-            Status::Running => "running",
-            Status::Ended => "ended",
-            Status::Lost => "lost",
-        }
+words! {
+    /// The status of a task.
+    pub enum Status {
+        /// Its supervisor lives.
+        Running = "running",
+        /// It has a receipt.
+        Ended = "ended",
+        /// Its supervisor died without a receipt.
+        Lost = "lost",
     }
 }
 

@@ -89,7 +89,7 @@ impl Ceilings {
     /// Refuses an amount above its ceiling. A default above it becomes the ceiling.
     pub(super) fn admit(&self, definition: &mut Definition) -> Result<(), (String, String)> {
         let plain = Definition::new(Vec::new());
-        for name in LimitName::ALL {
+        for &name in LimitName::ALL {
             if name == LimitName::Idle && definition.sandbox.holds {
                 continue; // it has no output: its idle limit is its wall limit
             }

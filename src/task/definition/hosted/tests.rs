@@ -308,7 +308,7 @@ fn every_rule_is_a_row_of_the_page_and_every_key_of_it_is_known() {
     let example = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let rules = Rules::parse(example).unwrap();
     assert_eq!(rules.ceilings, Ceilings::default(), "the example shows the defaults");
-    for name in LimitName::ALL {
+    for &name in LimitName::ALL {
         let setting = crate::task::definition::settings::setting_of_key(&format!("limits.{}", name.word()));
         let rule = setting.map(|setting| setting.hosted);
         let default = Ceilings::default();

@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn every_limit_has_a_row_with_its_names() {
-        for name in LimitName::ALL {
+        for &name in LimitName::ALL {
             let setting = settings().iter().find(|setting| setting.kind == ValueKind::Limit(name)).unwrap();
             assert_eq!(setting.key, format!("limits.{}", name.word()));
             assert_eq!(setting.flag, format!("--{}", name.word().replace('_', "-")));

@@ -22,7 +22,7 @@ pub(crate) fn place_at(text: &str, offset: usize, words: &str) -> String {
 }
 
 pub(crate) fn limit(key: &str) -> Result<LimitName> {
-    LimitName::ALL.into_iter().find(|name| name.word() == key).ok_or_else(|| {
+    LimitName::of_word(key).ok_or_else(|| {
         let all: Vec<_> = LimitName::ALL.iter().map(|name| name.word()).collect();
         Error::new(Kind::Profile, format!("there is no limit `{key}`"))
             .hint(format!("the limits are {}", all.join(", ")))
