@@ -1,5 +1,6 @@
 //! A process and its descendants, without a cgroup.
 
+use crate::files::fields_of;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeSet;
@@ -89,12 +90,14 @@ fn signal_new(root: i32, kind: Signal, reached: &mut BTreeSet<i32>, ended: &mut 
     found
 }
 
-/// Fields 3, 4 and 22 of `/proc/PID/stat` (proc_pid_stat(5)).
+/// Fields 3, 4, 22 and 52 of `/proc/PID/stat` (proc_pid_stat(5)).
 pub(super) struct Stat {
     state: u8,
     pub parent: i32,
     /// In clock ticks after the boot.
     pub started: u64,
+    /// The wait status of a zombie.
+    pub exit_code: i32,
 }
 
 impl Stat {
@@ -104,12 +107,10 @@ impl Stat {
         let file =
             rustix::fs::open(format!("/proc/{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let length = rustix::io::read(file, &mut text).ok()?;
-        let text = &text[..length];
-        // The name may contain anything.
-        let after = text.iter().rposition(|byte| *byte == b')')?;
-        let mut fields = std::str::from_utf8(text.get(after + 2..)?).ok()?.split(' ');
+        let mut fields = fields_of(&text[..length])?;
         let state = *fields.next()?.as_bytes().first()?;
-        Some(Stat { state, parent: fields.next()?.parse().ok()?, started: fields.nth(17)?.parse().ok()? })
+        let (parent, started) = (fields.next()?.parse().ok()?, fields.nth(17)?.parse().ok()?);
+        Some(Stat { state, parent, started, exit_code: fields.nth(29)?.parse().ok()? })
     }
 
     /// A zombie has ended.

@@ -36,6 +36,12 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
+/// The fields of `/proc/PID/stat` from the third on (proc_pid_stat(5)). The second one, the name, may contain anything.
+pub(crate) fn fields_of(stat: &[u8]) -> Option<impl Iterator<Item = &str>> {
+    let name = stat.iter().rposition(|&byte| byte == b')')?;
+    Some(std::str::from_utf8(&stat[name + 1..]).ok()?.split_ascii_whitespace())
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
     /// The page cache is enough: after a power cut the process that the file describes is gone, too.
@@ -170,6 +176,13 @@ mod tests {
         assert_eq!(read_bounded(&path, 3).unwrap(), b"two");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
         assert_eq!(read_bounded(&path, 2).unwrap_err().kind(), Kind::Record);
+    }
+
+    #[test]
+    fn fields_of_a_process_begin_after_any_name() {
+        let fields = |stat: &'static [u8]| fields_of(stat).map(Iterator::collect::<Vec<_>>);
+        assert_eq!(fields(b"7 (a) \xff( )) S 1 2\n").unwrap(), ["S", "1", "2"]);
+        assert_eq!(fields(b"7 (a"), None);
     }
 
     #[test]

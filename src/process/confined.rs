@@ -2,6 +2,7 @@
 
 use super::identity::{self, Identity};
 use crate::error::{Context, Error, Kind, Result};
+use crate::files::fields_of;
 use crate::spec::landlock::Landlock;
 use crate::sys::clone::{Side, clone_process, close_from, exit};
 use crate::sys::environment;
@@ -55,9 +56,9 @@ pub(crate) struct ProcessorTime {
 /// `USER_HZ`, always 100 on Linux.
 const NANOSECONDS_PER_TICK: u64 = 10_000_000;
 
-/// Fields 14 and 15 (proc(5)); the second one, in parentheses, may contain anything.
-fn time_in(stat: &str) -> Option<ProcessorTime> {
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+/// Fields 14 and 15 (proc_pid_stat(5)).
+fn time_in(stat: &[u8]) -> Option<ProcessorTime> {
+    let mut fields = fields_of(stat)?.skip(11);
     let mut next = || fields.next()?.parse::<u64>().ok().map(|ticks| ticks * NANOSECONDS_PER_TICK);
     Some(ProcessorTime { user: next()?, system: next()? })
 }
@@ -110,7 +111,7 @@ impl Confined {
         if self.reaped {
             return self.time;
         }
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
+        let stat = std::fs::read(format!("/proc/{}/stat", self.pid));
         stat.ok().and_then(|stat| time_in(&stat)).unwrap_or(self.time)
     }
 
@@ -157,8 +158,8 @@ mod tests {
 
     #[test]
     fn processor_time_is_found_behind_any_name() {
-        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 88 0 0 0 12 34 0 0 20 0 1 0 100 0 0";
+        let stat = b"7 (a) b (c) S 1 7 7 0 -1 4194560 88 0 0 0 12 34 0 0 20 0 1 0 100 0 0";
         assert_eq!(time_in(stat), Some(ProcessorTime { user: 120_000_000, system: 340_000_000 }));
-        assert_eq!(time_in("7 (a"), None);
+        assert_eq!(time_in(b"7 (a"), None);
     }
 }

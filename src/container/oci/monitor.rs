@@ -131,15 +131,10 @@ impl Monitor {
             match pidfd::exit_status(self.init.as_fd()) {
                 Ok(Some(status)) => return Some(status),
                 Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(2)),
-                _ => return Stat::of(self.pid).filter(Stat::is_over).and_then(|_| exit_code(self.pid)),
+                _ => return Stat::of(self.pid).filter(Stat::is_over).map(|stat| stat.exit_code),
             }
         }
     }
-}
-
-fn exit_code(pid: i32) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.trim_end().rsplit(' ').next()?.parse().ok()
 }
 
 impl Process {
