@@ -75,7 +75,7 @@ pub(crate) use crate::spec::root::Hidden;
 pub use checkpoint::Checkpoint;
 pub(crate) use checkpoint::{CHECKPOINTS, checkpoint_path, checkpoints};
 pub use control::Caller;
-pub(crate) use control::{Client, Control, Exec, Idle, Reply, idle};
+pub(crate) use control::{Client, Control, Exec, Idle, Reply, Request, idle};
 pub use health::{Health, HealthCheck, HealthState};
 pub(crate) use host_mounts::also_shows;
 pub use image::{Files, ImageRoot};

@@ -1,11 +1,9 @@
 //! The client of the control socket.
 
 use super::super::checkpoint::Checkpoint;
-use super::super::job_limits::JobLimits;
 use super::super::report::Sample;
-use super::wire::{Exec, Peer, Reply, Request};
+use super::wire::{Peer, Reply, Request};
 use super::{NAME, address};
-use crate::egress::Rule;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::read_memory;
 use rustix::fs::{Mode, OFlags};
@@ -14,7 +12,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
 
 #[derive(Debug)]
 pub(crate) struct Client(Peer);
@@ -44,37 +41,14 @@ impl Client {
         }
     }
 
-    fn done(&self, request: &Request) -> Result<()> {
+    /// Waits for the answer.
+    pub(crate) fn request(&self, request: &Request) -> Result<()> {
         self.ask(request).map(|_| ())
     }
 
-    pub(crate) fn stop(&self, grace: Option<Duration>, drain: Option<Duration>) -> Result<()> {
-        self.done(&Request::Stop { grace, drain })
-    }
-
-    pub(crate) fn kill(&self, signal: i32) -> Result<()> {
-        self.done(&Request::Kill { signal })
-    }
-
-    /// The answer is among the later ones.
-    pub(crate) fn kill_later(&self, signal: i32) -> Result<()> {
-        self.0.ask(&Request::Kill { signal })
-    }
-
-    pub(crate) fn report_output(&self) -> Result<()> {
-        self.0.ask(&Request::Active)
-    }
-
-    pub(crate) fn pause(&self) -> Result<()> {
-        self.done(&Request::Pause)
-    }
-
-    pub(crate) fn reach(&self, rule: &Rule, allow: bool) -> Result<()> {
-        self.done(&Request::Reach { rule: rule.to_string(), allow })
-    }
-
-    pub(crate) fn unpause(&self) -> Result<()> {
-        self.done(&Request::Unpause)
+    /// Answers, descriptors, start and end come as [`Client::next`].
+    pub(crate) fn send(&self, request: &Request) -> Result<()> {
+        self.0.ask(request)
     }
 
     pub(crate) fn checkpoint(&self, name: Option<String>) -> Result<Checkpoint> {
@@ -127,28 +101,6 @@ impl Client {
     /// An empty slice ends the command's input.
     pub(crate) fn input(&self, bytes: &[u8]) -> Result<()> {
         self.0.input(bytes).failing(Kind::Lost, || "pass input on")
-    }
-
-    /// The answer is among the later ones.
-    pub(crate) fn resize(&self, rows: u16, columns: u16) -> Result<()> {
-        self.0.ask(&Request::Resize { rows, columns })
-    }
-
-    pub(crate) fn stop_job(&self, job: u32, grace: Option<Duration>) -> Result<()> {
-        self.done(&Request::StopJob { job, grace })
-    }
-
-    pub(crate) fn kill_job(&self, job: u32, signal: i32) -> Result<()> {
-        self.done(&Request::KillJob { job, signal })
-    }
-
-    /// Descriptors, start and end come as [`Client::next`].
-    pub(crate) fn exec(&self, exec: Exec) -> Result<()> {
-        self.0.ask(&Request::Exec(exec))
-    }
-
-    pub(crate) fn exec_limited(&self, exec: Exec, limits: JobLimits) -> Result<()> {
-        self.0.ask(&Request::LimitedJob { exec, limits })
     }
 
     /// `None` when the sandbox is gone.

@@ -16,7 +16,8 @@ pub(crate) use client::Client;
 pub(crate) use idle::{Idle, idle};
 pub(super) use jobs::{Job, LARGEST_PIPE};
 pub(super) use session::Session;
-pub(super) use wire::{ClientMessage, Request};
+pub(super) use wire::ClientMessage;
+pub(crate) use wire::Request;
 pub(crate) use wire::{Exec, Reply};
 
 use super::streams::Stream;

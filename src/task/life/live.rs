@@ -8,7 +8,7 @@ use crate::error::{Error, Kind, Result, Step, wire};
 use crate::files::{self, Patterns};
 use crate::image::{Accounts, LARGEST_ACCOUNT_FILE, User};
 use crate::sandbox::{
-    ArchiveBounds, Checkpoint, Client, Exec, FileEntry, FileRequest, JobLimits, Limits, Reply, Rule, Sample,
+    ArchiveBounds, Checkpoint, Client, Exec, FileEntry, FileRequest, JobLimits, Limits, Reply, Request, Rule, Sample,
 };
 use crate::task::records::job::job_id;
 use crate::task::records::receipt::Receipt;
@@ -137,8 +137,7 @@ impl Store {
 /// Waits until the connection ends or the time is up. The caller checks again.
 fn wait_for_end(client: &Client, left: Option<Duration>) {
     let limit = left.and_then(|left| Timespec::try_from(left).ok());
-    let mut wait = [PollFd::new(client, PollFlags::IN)];
-    if poll(&mut wait, limit.as_ref()).is_err() {
+    if poll(&mut [PollFd::new(client, PollFlags::IN)], limit.as_ref()).is_err() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -152,27 +151,29 @@ impl Live {
 
     /// Asks the command to end, and kills the rest after the grace (default: the task's own).
     pub fn stop(&self, grace: Option<Duration>) -> Result<()> {
-        self.client()?.stop(grace, None).doing(|| format!("stop the task `{}`", self.id))
+        self.client()?.request(&Request::Stop { grace, drain: None }).doing(|| format!("stop the task `{}`", self.id))
     }
 
     /// Refuses new processes, lets running ones end until `limit`, and then stops the task.
     pub fn drain(&self, limit: Duration, grace: Option<Duration>) -> Result<()> {
-        self.client()?.stop(grace, Some(limit)).doing(|| format!("drain the task `{}`", self.id))
+        self.client()?
+            .request(&Request::Stop { grace, drain: Some(limit) })
+            .doing(|| format!("drain the task `{}`", self.id))
     }
 
     /// Signals the command; 9 ends the whole sandbox.
     pub fn kill(&self, signal: i32) -> Result<()> {
-        self.client()?.kill(signal).doing(|| format!("signal the task `{}`", self.id))
+        self.client()?.request(&Request::Kill { signal }).doing(|| format!("signal the task `{}`", self.id))
     }
 
     /// Freezes every process.
     pub fn pause(&self) -> Result<()> {
-        self.client()?.pause().doing(|| format!("pause the task `{}`", self.id))
+        self.client()?.request(&Request::Pause).doing(|| format!("pause the task `{}`", self.id))
     }
 
     /// Resumes them.
     pub fn unpause(&self) -> Result<()> {
-        self.client()?.unpause().doing(|| format!("let the task `{}` go on", self.id))
+        self.client()?.request(&Request::Unpause).doing(|| format!("let the task `{}` go on", self.id))
     }
 
     /// Allows or refuses what an egress rule covers from now on; a refusal closes open connections. A new port needs a
@@ -181,7 +182,8 @@ impl Live {
         if allow {
             crate::task::definition::hosted::check_live_rule(rule)?;
         }
-        self.client()?.reach(rule, allow).doing(|| format!("change the rules of the task `{}`", self.id))
+        let request = Request::Reach { rule: rule.to_string(), allow };
+        self.client()?.request(&request).doing(|| format!("change the rules of the task `{}`", self.id))
     }
 
     /// Copies the files at this moment, under `name` or the first free number, to fork from or return to.
@@ -285,22 +287,23 @@ impl Live {
     /// Asks a job to end, and kills its process tree after the grace (default: the task's own).
     pub fn stop_job(&self, job: &str, grace: Option<Duration>) -> Result<()> {
         let number = self.store.job_number(&self.id, job)?;
-        self.client()?.stop_job(number, grace).doing(|| format!("stop the job `{job}` of the task `{}`", self.id))
+        self.client()?
+            .request(&Request::StopJob { job: number, grace })
+            .doing(|| format!("stop the job `{job}` of the task `{}`", self.id))
     }
 
     /// Signals a job; 9 kills its process tree.
     pub fn kill_job(&self, job: &str, signal: i32) -> Result<()> {
         let number = self.store.job_number(&self.id, job)?;
-        self.client()?.kill_job(number, signal).doing(|| format!("signal the job `{job}` of the task `{}`", self.id))
+        self.client()?
+            .request(&Request::KillJob { job: number, signal })
+            .doing(|| format!("signal the job `{job}` of the task `{}`", self.id))
     }
 
     fn start(&self, exec: Exec, limits: JobLimits) -> Result<Executed> {
         let client = self.connect()?;
-        if limits.is_empty() {
-            client.exec(exec)?
-        } else {
-            client.exec_limited(exec, limits)?
-        };
+        let is_plain = limits.is_empty();
+        client.send(&if is_plain { Request::Exec(exec) } else { Request::LimitedJob { exec, limits } })?;
         let mut started = Executed { client, input: None, output: None, error: None, terminal: None, hiding: None };
         next_of(&started.client, |reply, descriptor| {
             match reply {
@@ -332,9 +335,12 @@ impl Live {
 
     /// Resolves the path inside.
     pub fn read_file(&self, path: &Path, sink: &mut dyn Write) -> Result<u64> {
-        let mut started = self.errand(&FileRequest::Read(path.to_owned()))?;
-        started
-            .receive(|output| std::io::copy(output, sink).map_err(|cause| files::failed(cause, "write a copy".into())))
+        self.copy(&FileRequest::Read(path.to_owned()), sink, "write a copy")
+    }
+
+    fn copy(&self, request: &FileRequest, sink: &mut dyn Write, step: &str) -> Result<u64> {
+        let mut started = self.errand(request)?;
+        started.receive(|output| std::io::copy(output, sink).map_err(|cause| files::failed(cause, step.to_owned())))
     }
 
     /// Writes as the sandbox's user; `mode` applies to a new file.
@@ -368,11 +374,7 @@ impl Live {
     /// Writes a tree of the sandbox as a tar stream, under the name `name`, without what `exclude` matches
     /// (gitignore(5)).
     pub fn pack(&self, path: &Path, name: &Path, exclude: &[String], sink: &mut dyn Write) -> Result<()> {
-        let mut started = self.errand(&self.pack_request(path, name, exclude)?)?;
-        let copy = |output: &mut File| {
-            std::io::copy(output, sink).map_err(|cause| files::failed(cause, "write the archive".into()))
-        };
-        started.receive(copy).map(|_| ())
+        self.copy(&self.pack_request(path, name, exclude)?, sink, "write the archive").map(|_| ())
     }
 
     fn pack_request(&self, path: &Path, name: &Path, exclude: &[String]) -> Result<FileRequest> {
@@ -434,7 +436,7 @@ impl Executed {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: i32) -> Result<()> {
-        self.client.kill_later(signal)
+        self.client.send(&Request::Kill { signal })
     }
 
     /// The file process's own error comes first: a local error follows from it. Without an error message, the process

@@ -6,7 +6,7 @@
 use super::hiding::Hiding;
 use super::live::{Executed, Live, over};
 use crate::error::{Context, Kind, Result};
-use crate::sandbox::Reply;
+use crate::sandbox::{Reply, Request};
 use crate::task::records::follow::Follower;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -84,7 +84,7 @@ impl Executed {
             if (output || error) && reported.is_none_or(|at| at.elapsed() >= REPORT) {
                 reported = Some(Instant::now());
                 // The end of a sandbox is noticed below.
-                let _ = self.client.report_output();
+                let _ = self.client.send(&Request::Active);
             }
             if output {
                 let source = if self.terminal.is_some() { &mut self.terminal } else { &mut self.output };
@@ -193,7 +193,7 @@ impl Live {
             if signals {
                 let (signals, size) = console.signals();
                 if let (true, Some((rows, columns))) = (is_terminal, size) {
-                    client.resize(rows, columns)?;
+                    client.send(&Request::Resize { rows, columns })?;
                 }
                 if !signals.is_empty() {
                     return Ok(Left::Detached);
