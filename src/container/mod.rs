@@ -27,7 +27,7 @@ pub use crate::spec::resources::Resources;
 pub use crate::spec::state::Status;
 pub use oci::{
     Cgroups, Checkpoint, ContainerId, Containers, Created, Creation, CriuOptions, Executed, Execution, Notify,
-    Restoration, Restored, SecretOpener, Snapshot, features, ids, signal_process, template,
+    Restoration, Restored, SecretOpener, Snapshot, features, parse_id, parse_user, signal_process, template,
 };
 
 /// The number of ids of a sandbox of the machine's root.

@@ -4,7 +4,6 @@
 //! after the root was entered; a silent failure; a thread ([`require_one_thread`]) in a caller that clones.
 
 mod apart;
-mod aside;
 pub(crate) mod attributes;
 mod background;
 mod companion;
@@ -27,8 +26,7 @@ mod reaper;
 mod spawned;
 mod threads;
 
-pub(crate) use apart::apart;
-pub(crate) use aside::Aside;
+pub(crate) use apart::{Aside, apart};
 pub(crate) use background::{Starter, in_background};
 pub(crate) use companion::{Companion, Service};
 pub(crate) use confined::{Confined, Confinement, ProcessorTime, Work, spawn_confined};

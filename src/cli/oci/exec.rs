@@ -2,7 +2,7 @@
 
 use super::arguments::{Arguments, End, Flag, switch, usage, value};
 use super::{Context, Verb, id, run, verb};
-use brig::container::{Execution, ids};
+use brig::container::{Execution, parse_id, parse_user};
 use brig::error::Result;
 use std::process::ExitCode;
 
@@ -49,12 +49,8 @@ fn exec(context: &Context, mut arguments: Arguments) -> Result<ExitCode> {
         cwd: arguments.text("cwd")?,
         env: arguments.all("env")?,
         tty: arguments.is_on("tty"),
-        user: arguments.text("user")?.map(|word| ids::user(&word)).transpose()?,
-        additional_gids: arguments
-            .all("additional-gids")?
-            .iter()
-            .map(|word| ids::number(word))
-            .collect::<Result<_>>()?,
+        user: arguments.text("user")?.map(|word| parse_user(&word)).transpose()?,
+        additional_gids: arguments.all("additional-gids")?.iter().map(|word| parse_id(word)).collect::<Result<_>>()?,
         label: arguments.text("process-label")?,
         apparmor: arguments.text("apparmor")?,
         no_new_privileges: arguments.get("no-new-privs").map(|_| arguments.is_on("no-new-privs")),
