@@ -4,7 +4,8 @@ use super::controller::Controller;
 use super::directory::Directory;
 use super::group::{Cgroup, Group};
 use crate::error::{Context, Error, Kind, Result};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::files::is_ready_by;
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
@@ -117,17 +118,8 @@ pub(super) fn wait_for(directory: &Directory, line: &str, limit: Duration) -> Re
         if String::from_utf8_lossy(&bytes[..length]).lines().any(|each| each == line) {
             return Ok(true);
         }
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        if !is_ready_by(&file, PollFlags::PRI, end).failing(Kind::Cgroup, step)? {
             return Ok(false);
         }
-        match poll(&mut [PollFd::new(&file, PollFlags::PRI)], Some(&timespec(left))) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno).failing(Kind::Cgroup, step),
-        }
     }
-}
-
-pub(super) fn timespec(time: Duration) -> Timespec {
-    Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
 }

@@ -1,10 +1,11 @@
 //! Signals and kills a container's processes, and removes its groups.
 
 use super::directory::{self, Directory};
-use super::freeze::{timespec, wait_for};
+use super::freeze::wait_for;
 use super::group::Cgroup;
 use crate::error::{Context, Error, Kind, Result};
-use rustix::event::{PollFd, PollFlags, poll};
+use crate::files::is_ready_by;
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeSet;
@@ -204,13 +205,5 @@ fn wait_for_end(process: i32, end: Instant) -> Result<bool> {
         Err(Errno::SRCH) => return Ok(true),
         other => other.failing(Kind::Cgroup, step)?,
     };
-    let left = end.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Ok(false);
-    }
-    match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timespec(left))) {
-        Ok(0) => Ok(false),
-        Ok(_) | Err(Errno::INTR) => Ok(true),
-        Err(errno) => Err(errno).failing(Kind::Cgroup, step),
-    }
+    is_ready_by(&pidfd, PollFlags::IN, end).failing(Kind::Cgroup, step)
 }

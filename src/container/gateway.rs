@@ -2,11 +2,11 @@
 
 use crate::egress::{self, Broker, Ledger, Order, Policy, Renewal, Row, Service, Word};
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::files::{self, Channel};
+use crate::files::{self, Channel, is_ready_by};
 use crate::process::{Confined, Confinement, ProcessorTime, Work, spawn_confined};
 use crate::seccomp;
 use crate::spec::seccomp::{Action, Condition, Operator, Rule, Seccomp};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -192,14 +192,10 @@ impl Gateway {
         }
         let end = Instant::now() + FAREWELL;
         while !self.over {
-            let timeout = Timespec::try_from(left_of(end)).unwrap_or_default();
-            let mut wait = [PollFd::new(&self.channel, PollFlags::IN)];
-            match poll(&mut wait, Some(&timeout)) {
-                Ok(0) => return Err(Error::new(Kind::Egress, "the gateway does not tell the end of its account")),
-                Ok(_) => rows.extend(self.receive()?),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Err(errno).failing(Kind::Egress, || "wait for the gateway"),
+            if !is_ready_by(&self.channel, PollFlags::IN, end).failing(Kind::Egress, || "wait for the gateway")? {
+                return Err(Error::new(Kind::Egress, "the gateway does not tell the end of its account"));
             }
+            rows.extend(self.receive()?);
         }
         self.process.wait(left_of(end));
         Ok(())

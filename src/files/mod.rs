@@ -31,10 +31,24 @@ pub(crate) use tree::{Contents, bytes_on_disk, contents, empty_directory, remove
 pub(crate) use walk::{Bounds, DIRECTORY, LeftDirectory, Step as WalkStep, Stop, Walk, open_directory};
 
 use crate::error::{Error, Kind, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, retry_on_intr};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Instant;
+
+/// Whether poll(2) finds one of `flags` until `end`. A signal does not end the wait.
+pub(crate) fn is_ready_by(file: impl AsFd, flags: PollFlags, end: Instant) -> Result<bool, Errno> {
+    retry_on_intr(|| {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        poll(&mut [PollFd::new(&file, flags)], Some(&left))
+    })
+    .map(|ready| ready > 0)
+}
 
 /// The fields of `/proc/PID/stat` from the third on (proc_pid_stat(5)). The second one, the name, may contain anything.
 pub(crate) fn fields_of(stat: &[u8]) -> Option<impl Iterator<Item = &str>> {
@@ -176,6 +190,15 @@ mod tests {
         assert_eq!(read_bounded(&path, 3).unwrap(), b"two");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
         assert_eq!(read_bounded(&path, 2).unwrap_err().kind(), Kind::Record);
+    }
+
+    #[test]
+    fn a_file_is_ready_at_once_or_not_until_the_end() {
+        let end = Instant::now() + std::time::Duration::from_millis(20);
+        let (read, write) = std::io::pipe().unwrap();
+        assert_eq!(is_ready_by(&read, PollFlags::IN, end), Ok(false));
+        assert!(Instant::now() >= end);
+        assert_eq!(is_ready_by(&write, PollFlags::OUT, end), Ok(true));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::identity::{self, Identity};
 use crate::error::{Context, Error, Kind, Result};
-use crate::files::fields_of;
+use crate::files::{fields_of, is_ready_by};
 use crate::spec::landlock::Landlock;
 use crate::sys::clone::{Side, clone_process, close_from, exit};
 use crate::sys::environment;
@@ -123,15 +123,8 @@ impl Confined {
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
             match waitid(WaitId::PidFd(self.pidfd.as_fd()), options) {
                 Ok(Some(_)) | Err(rustix::io::Errno::CHILD) => self.reaped = true,
-                _ => {
-                    let left = end.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return false;
-                    }
-                    let timeout = Timespec::try_from(left).unwrap_or_default();
-                    // An interrupted poll is repeated.
-                    let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timeout));
-                }
+                _ if is_ready_by(&self.pidfd, PollFlags::IN, end) != Ok(true) => return false,
+                _ => {}
             }
         }
         true

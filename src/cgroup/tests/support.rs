@@ -171,7 +171,7 @@ impl Drop for Child {
 }
 
 pub(super) fn has_event(notifier: &OomNotifier, limit: Duration) -> bool {
-    poll(&mut [notifier.wait()], Some(&freeze::timespec(limit))).unwrap() == 1
+    poll(&mut [notifier.wait()], Some(&limit.try_into().unwrap())).unwrap() == 1
 }
 
 /// At most a minute: an emulated machine is slow.

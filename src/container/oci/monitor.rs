@@ -10,13 +10,13 @@ use crate::container::check::privileged;
 use crate::container::gateway::{Gateway, Prepared, USER, Wish};
 use crate::container::tree::Stat;
 use crate::error::{Context, Error, Kind, Result};
-use crate::files::Channel;
+use crate::files::{Channel, is_ready_by};
 use crate::ns::Range;
 use crate::process::{Starter, in_background};
 use crate::spec::protections::Protections;
 use crate::sys::{environment, pidfd};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, pidfd_open, set_dumpable_behavior};
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
@@ -144,9 +144,8 @@ impl Process {
         // A process that reuses the pid started later.
         let Ok(pidfd) = pidfd_open(process, PidfdFlags::empty()) else { return };
         if Stat::of(self.pid).is_some_and(|stat| stat.started == self.started) {
-            let patience = Timespec::try_from(PATIENCE).unwrap_or_default();
             // A monitor that hangs does not keep the container.
-            let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience));
+            let _ = is_ready_by(&pidfd, PollFlags::IN, Instant::now() + PATIENCE);
         }
     }
 }

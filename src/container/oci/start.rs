@@ -5,15 +5,16 @@ use super::id::ContainerId;
 use super::record::{Place, REPORT, Record};
 use super::{Containers, Notify, delete, signal};
 use crate::error::{Context, Error, Kind, Result, wire};
+use crate::files::is_ready_by;
 use crate::hooks;
 use crate::spec::config::Hooks;
 use crate::spec::state::Status;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::Signal;
 use std::io::Read;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// For the end of a process, whose memory may be large.
 const END: Duration = Duration::from_secs(10);
@@ -94,9 +95,8 @@ fn open_gate(place: &Place, record: &Record) -> Result<()> {
 /// Engines read the state and delete the container at once after an error.
 fn await_end(record: &Record) {
     let Ok(Some(process)) = signal::hold(record) else { return };
-    let wait = Timespec { tv_sec: END.as_secs() as i64, tv_nsec: 0 };
     // The error of the start counts.
-    let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&wait));
+    let _ = is_ready_by(&process, PollFlags::IN, Instant::now() + END);
 }
 
 /// If one fails, so does `start`, and the container ends (runtime-spec 1.3; runc only warned).

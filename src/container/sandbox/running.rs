@@ -7,14 +7,14 @@ use crate::cgroup::{Cgroup, Evidence, OomNotifier, Usage};
 use crate::container::gateway::{self, Gateway};
 use crate::egress::{Ledger, Renewal, Row, Rule};
 use crate::error::{Context, Error, Kind, Result, Step};
+use crate::files::is_ready_by;
 use crate::mounts::disk::ImageCopy;
 use crate::mounts::disk::maker::{self, Maker};
 use crate::ns::{Helper, Range};
 use crate::process::{Message, ProcessorTime, Spawned};
 use crate::spec::resources::{Rates, Resources, block_io};
 use crate::sys::weaken;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::event::PollFlags;
 use rustix::process::Signal;
 use std::cell::Cell;
 use std::fs::File;
@@ -186,15 +186,12 @@ impl Running {
     /// Handles messages until `deadline`, or until one that the supervisor's watch must see.
     pub(crate) fn settle(&mut self, deadline: Instant) -> Result<()> {
         loop {
-            let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).unwrap_or_default();
-            let mut wait = [PollFd::from_borrowed_fd(self.channel(), PollFlags::IN)];
-            match poll(&mut wait, Some(&left)) {
-                Ok(1..) if self.spawned.brings_descriptor() => {
+            match is_ready_by(self.channel(), PollFlags::IN, deadline) {
+                Ok(true) if self.spawned.brings_descriptor() => {
                     if let Some(Message::Refusals(listener)) = self.receive()? {
                         self.refusals = Some(listener);
                     }
                 }
-                Err(Errno::INTR) => {}
                 _ => return Ok(()), // the watch handles the message, or the end
             }
         }
@@ -314,8 +311,7 @@ impl Running {
 
     /// It leaves its namespaces a moment before its end.
     pub(super) fn ends_within(&self, limit: Duration) -> bool {
-        let mut wait = [PollFd::from_borrowed_fd(self.spawned.pidfd(), PollFlags::IN)];
-        Timespec::try_from(limit).is_ok_and(|limit| poll(&mut wait, Some(&limit)) == Ok(1))
+        is_ready_by(self.spawned.pidfd(), PollFlags::IN, Instant::now() + limit) == Ok(true)
     }
 
     /// The v2 cgroup in which its processes are born.
