@@ -143,7 +143,7 @@ fn a_proxy_of_the_callers_environment_receives_no_events() {
     let proxy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = proxy.local_addr().unwrap();
     let (asked, seen) = std::sync::mpsc::channel();
-    std::thread::spawn(move || proxy.incoming().for_each(|_| drop(asked.send(()))));
+    std::thread::spawn(move || proxy.incoming().for_each(|_| asked.send(()).unwrap_or_default()));
     let send = |rules: &str| {
         let mut command = shown(&etc(&lab, rules));
         let words = run(&["--events", "http://127.0.0.1:9/"]);
