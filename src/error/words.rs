@@ -9,7 +9,7 @@ macro_rules! words {
         )]
         $vis enum $name { $($(#[$each])* #[doc = concat!("`", $word, "`")] #[serde(rename = $word)] $variant,)* }
 
-        #[allow(dead_code)] // not every enum is listed and parsed
+        #[allow(dead_code, reason = "not every enum is listed and parsed")]
         impl $name {
             /// Every variant, in order.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
