@@ -46,6 +46,34 @@ fn hooks_on_the_host_inherit_no_variable() {
 }
 
 #[test]
+fn poststop_hooks_run_after_a_failed_create() {
+    if !has_runc() {
+        return;
+    }
+    let run = |by: fn(&Lab) -> Done, fails: bool| {
+        let mut lab = Lab::new()?;
+        let log = lab.path().join("log");
+        let hook = |name: &str, status: u8| {
+            let line = format!("echo {name} >> {}; exit {status}", log.display());
+            json!([{"path": "/bin/sh", "args": ["sh", "-c", line], "env": ["PATH=/bin:/usr/bin"]}])
+        };
+        lab.config["hooks"] =
+            json!({"createRuntime": hook("createRuntime", fails.into()), "poststop": hook("poststop", 0)});
+        lab.args(&[if fails { "/bin/true" } else { "/missing" }]);
+        let done = by(&lab);
+        assert_ne!(done.status, 0, "{done:?}");
+        std::fs::read_to_string(log).ok()
+    };
+    for fails in [true, false] {
+        let Some(theirs) = run(run_by_runc, fails) else { return };
+        assert_eq!(theirs, "createRuntime\npoststop\n");
+        for by in [Lab::run, Lab::create] {
+            assert_eq!(run(by, fails).unwrap(), theirs, "{fails}");
+        }
+    }
+}
+
+#[test]
 fn a_created_container_holds_one_fifo() {
     let Some(mut lab) = Lab::new() else { return };
     lab.args(&["true"]).create().succeeded();

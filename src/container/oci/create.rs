@@ -6,7 +6,7 @@ use super::group::Wanted;
 use super::id::ContainerId;
 use super::protect::Guard;
 use super::record::{FIFO, Place, REPORT, Record};
-use super::{Containers, broker, bundle, creation, group, notify, prepare, socket};
+use super::{Containers, broker, bundle, creation, delete, group, notify, prepare, socket};
 use crate::cgroup::Cgroup;
 use crate::container::tree::Stat;
 use crate::error::{Context, Error, Kind, Result};
@@ -21,7 +21,7 @@ use crate::process::{
 };
 use crate::resctrl;
 use crate::spec::config::linux::NamespaceKind;
-use crate::spec::config::{Config, check};
+use crate::spec::config::{Config, Hook, check};
 use crate::spec::protections::Protections;
 use crate::spec::state::{State, Status};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
@@ -55,12 +55,23 @@ pub(super) struct Undo {
     /// The container's id, and the directory that its capped root covers.
     shown: Option<(String, PathBuf)>,
     spawned: Option<Spawned>,
+    /// The last hooks and their state, from when the first hook could have run.
+    pub(super) poststop: Option<(Vec<Hook>, State)>,
     kept: bool,
 }
 
 impl Undo {
     pub(super) fn new(place: Place) -> Undo {
-        Undo { place: Rc::new(place), cgroup: None, unit: None, resctrl: None, shown: None, spawned: None, kept: false }
+        Undo {
+            place: Rc::new(place),
+            cgroup: None,
+            unit: None,
+            resctrl: None,
+            shown: None,
+            spawned: None,
+            poststop: None,
+            kept: false,
+        }
     }
 
     pub(super) fn keep(mut self) {
@@ -95,7 +106,12 @@ impl Drop for Undo {
         {
             return; // the record has the rest
         }
-        let _ = self.place.remove();
+        // As in runc, the last hooks undo what the first ones did. A remaining record leaves them to `delete`.
+        if self.place.remove().is_ok()
+            && let Some((hooks, state)) = &self.poststop
+        {
+            let _ = delete::poststop(hooks, state);
+        }
     }
 }
 
@@ -224,6 +240,7 @@ impl Containers {
             stdio: terminal.map_or(Stdio::Inherited, Stdio::Terminal),
             first: First::Command,
         };
+        undo.poststop = Some((config.hooks.poststop.clone(), record.state(Status::Stopped)));
         let spawned = process::spawn_with(plan, |pid| {
             let adopted = wanted.adopt(pid)?;
             let group = undo.cgroup.insert(adopted.ok_or_else(|| Error::new(Kind::Internal, "no group was made"))?);

@@ -8,7 +8,8 @@ use crate::cgroup::{self, Cgroup};
 use crate::error::{Context, Error, Kind, Result};
 use crate::hooks;
 use crate::mounts::bundle::shown;
-use crate::spec::state::Status;
+use crate::spec::config::Hook;
+use crate::spec::state::{State, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
@@ -136,9 +137,13 @@ pub(super) fn destroy(place: &Place, record: &Record, was_alive: bool) -> Result
     let hooks = place.late_hooks(record).unwrap_or_default().poststop;
     place.remove()?;
     protect::reap_disks(&record.annotations);
-    let state = record.state(Status::Stopped);
-    let failed = hooks.iter().filter_map(|hook| hooks::run("poststop", std::slice::from_ref(hook), &state).err());
-    Ok(failed.map(|error| error.engine_text()).collect())
+    Ok(poststop(&hooks, &record.state(Status::Stopped)))
+}
+
+/// Returns the errors: a failed hook stops no later one (runtime-spec, "Lifecycle").
+pub(super) fn poststop(hooks: &[Hook], state: &State) -> Vec<String> {
+    let failed = hooks.iter().filter_map(|hook| hooks::run("poststop", std::slice::from_ref(hook), state).err());
+    failed.map(|error| error.engine_text()).collect()
 }
 
 impl Containers {

@@ -123,6 +123,7 @@ impl Containers {
         let mut console = None;
         let place = Rc::clone(&undo.place);
         let mut answer = |notification: &Notification, descriptor: Option<OwnedFd>| {
+        undo.poststop = Some((config.hooks.poststop.clone(), record.state(Status::Stopped)));
             let pid = notification.pid.unwrap_or_default();
             match notification.step.as_deref() {
                 Some("setup-namespaces") => run_hooks(&config, &record, pid),
