@@ -4,9 +4,13 @@
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::config::linux::IntelRdt;
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+
+const MONITORS: &str = "mon_groups";
 
 /// A class of service and its monitoring group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,16 +25,33 @@ pub(crate) fn create(config: &IntelRdt, id: &str) -> Result<Group> {
     create_below(&mount_point()?, config, id)
 }
 
+/// Groups with the container's id, which a `create` that was killed before its record may have left.
+pub(crate) fn unrecorded(config: &IntelRdt, id: &str) -> Vec<PathBuf> {
+    mount_point().map_or(Vec::new(), |top| unrecorded_below(&top, config, id))
+}
+
+fn unrecorded_below(top: &Path, config: &IntelRdt, id: &str) -> Vec<PathBuf> {
+    let Ok((_, path)) = find(top, config, id) else { return Vec::new() };
+    let monitor = path.join(MONITORS).join(id);
+    let own = config.clos_id.is_empty().then_some(path);
+    [Some(monitor), own].into_iter().flatten().filter(|path| path.exists()).collect()
+}
+
+/// The group's name and path.
+fn find<'name>(top: &Path, config: &'name IntelRdt, id: &'name str) -> Result<(&'name str, PathBuf)> {
+    let name = if config.clos_id.is_empty() { id } else { &config.clos_id };
+    match name {
+        "/" => Ok((name, top.to_path_buf())),
+        // Names of the file system itself.
+        "." | ".." | "info" | MONITORS | "mon_data" => Err(invalid(name)),
+        name if name.contains(['/', '\0', '\n']) => Err(invalid(name)),
+        name => Ok((name, top.join(name))),
+    }
+}
+
 fn create_below(top: &Path, config: &IntelRdt, id: &str) -> Result<Group> {
     let lines = schemata_lines(config);
-    let name = if config.clos_id.is_empty() { id } else { &config.clos_id };
-    let path = match name {
-        "/" => top.to_path_buf(),
-        // Names of the file system itself.
-        "." | ".." | "info" | "mon_groups" | "mon_data" => return Err(invalid(name)),
-        name if name.contains(['/', '\0', '\n']) => return Err(invalid(name)),
-        name => top.join(name),
-    };
+    let (name, path) = find(top, config, id)?;
     if !config.clos_id.is_empty() && lines.is_empty() && !path.is_dir() {
         return Err(Error::new(Kind::Spec, "the group does not exist, and there is no schema for a new one")
             .doing(format!("use the resctrl group `{name}`"))
@@ -38,7 +59,8 @@ fn create_below(top: &Path, config: &IntelRdt, id: &str) -> Result<Group> {
     }
     let made = match std::fs::create_dir(&path) {
         Ok(()) => true,
-        Err(cause) if cause.kind() == ErrorKind::AlreadyExists => false,
+        // As with runc, a group with the container's id is the container's: a killed `create` may have left it.
+        Err(cause) if cause.kind() == ErrorKind::AlreadyExists => config.clos_id.is_empty(),
         Err(cause) => {
             return Err(cause).failing(Kind::LimitUnenforceable, || format!("make the resctrl group `{name}`"));
         }
@@ -46,8 +68,9 @@ fn create_below(top: &Path, config: &IntelRdt, id: &str) -> Result<Group> {
     let mut group = Group { path, made, monitor: None };
     let finished = group.write(&lines).and_then(|()| {
         if config.enable_monitoring {
-            let monitor = group.path.join("mon_groups").join(id);
-            std::fs::create_dir(&monitor)
+            let monitor = group.path.join(MONITORS).join(id);
+            let made = std::fs::create_dir(&monitor);
+            made.or_else(|cause| if cause.kind() == ErrorKind::AlreadyExists { Ok(()) } else { Err(cause) })
                 .failing(Kind::LimitUnenforceable, || format!("make the monitoring group `{id}`"))?;
             group.monitor = Some(monitor);
         }
@@ -76,11 +99,26 @@ fn schemata_lines(config: &IntelRdt) -> Vec<String> {
 
 impl Group {
     pub(crate) fn join(&self, pid: i32) -> Result<()> {
-        for place in [Some(&self.path), self.monitor.as_ref()].into_iter().flatten() {
+        for place in self.places() {
             std::fs::write(place.join("tasks"), pid.to_string())
                 .failing(Kind::LimitUnenforceable, || format!("move the container into `{}`", place.display()))?;
         }
         Ok(())
+    }
+
+    /// A process that writes 0 joins.
+    pub(crate) fn join_files(&self) -> Result<Vec<OwnedFd>> {
+        let open = |place: &PathBuf| {
+            let tasks = place.join("tasks");
+            rustix::fs::open(&tasks, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+                .failing(Kind::LimitUnenforceable, || format!("open `{}`", tasks.display()))
+        };
+        self.places().map(open).collect()
+    }
+
+    /// The group comes first: it has the monitoring group.
+    fn places(&self) -> impl Iterator<Item = &PathBuf> {
+        [Some(&self.path), self.monitor.as_ref()].into_iter().flatten()
     }
 
     /// One write for each line. A refused line is an error.
@@ -132,6 +170,7 @@ fn mount_point() -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     fn config(clos_id: &str, schemata: &[&str]) -> IntelRdt {
         IntelRdt {
@@ -158,6 +197,33 @@ mod tests {
         std::fs::create_dir(top.path().join("there")).unwrap();
         create_below(top.path(), &config("there", &[]), "box").unwrap().remove().unwrap();
         assert!(top.path().join("there").exists());
+        // A killed `create` leaves groups with the container's id.
+        let monitored = |clos_id| IntelRdt { enable_monitoring: true, ..config(clos_id, &[]) };
+        for (clos_id, count) in [("", 2), ("there", 1)] {
+            let own = top.path().join(if clos_id.is_empty() { "box" } else { clos_id });
+            std::fs::create_dir_all(own.join("mon_groups/box")).unwrap();
+            assert_eq!(unrecorded_below(top.path(), &monitored(clos_id), "box").len(), count, "{clos_id}");
+            let group = create_below(top.path(), &monitored(clos_id), "box").unwrap();
+            assert_eq!(group.places().count(), 2);
+            std::fs::remove_file(own.join("schemata")).unwrap();
+            std::fs::rename(own.join("mon_groups/box"), own.join("box")).unwrap();
+            std::fs::remove_dir(own.join("mon_groups")).unwrap();
+            std::fs::remove_dir(own.join("box")).unwrap();
+            group.remove().unwrap();
+            assert_eq!(own.exists(), !clos_id.is_empty(), "{clos_id}");
+        }
+    }
+
+    #[test]
+    fn a_process_joins_the_group_and_then_its_monitor() {
+        let top = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(top.path().join("box/mon_groups")).unwrap();
+        let group = create_below(top.path(), &IntelRdt { enable_monitoring: true, ..config("", &[]) }, "box").unwrap();
+        let tasks = ["box/tasks", "box/mon_groups/box/tasks"].map(|name| top.path().join(name));
+        tasks.iter().for_each(|path| std::fs::write(path, "").unwrap());
+        let files = group.join_files().unwrap();
+        let name = |file: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+        assert_eq!(files.iter().map(name).collect::<Vec<_>>(), tasks);
     }
 
     #[test]

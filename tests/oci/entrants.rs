@@ -364,3 +364,22 @@ fn a_filter_that_leaves_no_calls_comes_last() {
     other.args(&["sleep", "100"]).start();
     assert_eq!(limits(&other.exec("cat /proc/self/limits").out), expected);
 }
+
+#[test]
+fn a_process_that_enters_joins_the_resctrl_group() {
+    // This machine may have no such hardware: the record names a directory with the kernel's files.
+    let Some(mut lab) = Lab::new() else { return };
+    lab.args(&["sleep", "100"]).start();
+    let monitor = lab.path().join("class/mon_groups/m");
+    std::fs::create_dir_all(&monitor).unwrap();
+    let tasks = [lab.path().join("class/tasks"), monitor.join("tasks")];
+    tasks.iter().for_each(|path| std::fs::write(path, "").unwrap());
+    let file = lab.path().join("records").join(&lab.id).join("state.json");
+    let kept = std::fs::read(&file).unwrap();
+    let mut record: serde_json::Value = serde_json::from_slice(&kept).unwrap();
+    record["resctrl"] = json!({"path": lab.path().join("class"), "made": false, "monitor": monitor});
+    std::fs::write(&file, record.to_string()).unwrap();
+    lab.exec("true").succeeded();
+    assert_eq!(tasks.map(|path| std::fs::read_to_string(path).unwrap()), ["0", "0"]);
+    std::fs::write(&file, kept).unwrap();
+}

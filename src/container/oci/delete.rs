@@ -8,7 +8,8 @@ use crate::cgroup::{self, Cgroup};
 use crate::error::{Context, Error, Kind, Result};
 use crate::hooks;
 use crate::mounts::bundle::shown;
-use crate::spec::config::Hook;
+use crate::resctrl;
+use crate::spec::config::{Config, Hook};
 use crate::spec::state::{State, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
@@ -36,6 +37,9 @@ impl Containers {
                 if let Ok(config) = place.config() {
                     for path in group::unrecorded(&config, id) {
                         let _ = crate::cgroup::remove_empty(&path);
+                    }
+                    for path in unrecorded_classes(&config, id) {
+                        let _ = std::fs::remove_dir(path);
                     }
                     protect::reap_disks(&config.annotations);
                 }
@@ -158,7 +162,7 @@ impl Containers {
 fn of(root: &Path, id: &ContainerId) -> Vec<(&'static str, PathBuf)> {
     // A running `create` has the lock.
     let Some(place) = Place::attempt(root.join(id.as_str())) else { return Vec::new() };
-    let mut covered = Vec::new();
+    let (mut covered, mut classes) = (Vec::new(), Vec::new());
     let groups = match place.read() {
         Ok(record) if record.status(&place.path) == Status::Creating => {
             if record.shows_root {
@@ -168,13 +172,21 @@ fn of(root: &Path, id: &ContainerId) -> Vec<(&'static str, PathBuf)> {
             record.cgroup.map(recorded).unwrap_or_default()
         }
         Err(error) if error.kind() == Kind::NotFound => {
-            place.config().map(|config| group::unrecorded(&config, id)).unwrap_or_default()
+            let config = place.config().ok();
+            classes = config.as_ref().map_or(Vec::new(), |config| unrecorded_classes(config, id));
+            config.map_or(Vec::new(), |config| group::unrecorded(&config, id))
         }
         _ => return Vec::new(),
     };
     let groups = groups.into_iter().map(|path| ("cgroup of a container", path));
     let covered = covered.into_iter().map(|path| ("capped root of a container", path));
-    [("container whose `create` was killed", place.path.clone())].into_iter().chain(groups).chain(covered).collect()
+    let classes = classes.into_iter().map(|path| ("resctrl group of a container", path));
+    let place = [("container whose `create` was killed", place.path.clone())];
+    place.into_iter().chain(groups).chain(classes).chain(covered).collect()
+}
+
+fn unrecorded_classes(config: &Config, id: &ContainerId) -> Vec<PathBuf> {
+    config.linux.intel_rdt.as_ref().map_or(Vec::new(), |rdt| resctrl::unrecorded(rdt, id.as_str()))
 }
 
 fn recorded(record: cgroup::Record) -> Vec<PathBuf> {

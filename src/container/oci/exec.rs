@@ -10,6 +10,7 @@ use crate::cgroup::{Cgroup, FullJoin};
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
 use crate::process::{self, Command, Join, OomScore, Refused, SHOW, Spawned, Stdio, Vectors, attributes};
+use crate::resctrl::Group;
 use crate::spec::config::Config;
 use crate::spec::config::check::check_process;
 use crate::spec::config::process::{Capabilities, Process};
@@ -137,7 +138,8 @@ impl Containers {
             // As in runc, a container at its limit of processes can be entered too.
             Err((Refused::Full(error), mut plan)) => match group.as_ref().map(Cgroup::join_full).transpose()?.flatten()
             {
-                Some(FullJoin { clone_into, tasks, counted }) => {
+                Some(FullJoin { clone_into, mut tasks, counted }) => {
+                    tasks.extend(resctrl_files(&record)?);
                     (plan.cgroup, plan.cgroup_tasks, plan.full_group) = (clone_into, tasks, Some(counted));
                     process::join(*plan).map_err(|(_, plan)| (Refused::Full(error), plan))
                 }
@@ -284,6 +286,11 @@ fn process(config: &Config, wish: &Execution) -> Result<Process> {
     Ok(process)
 }
 
+/// The kernel's file accepts 0 as a v1 group's does.
+fn resctrl_files(record: &Record) -> Result<Vec<OwnedFd>> {
+    record.resctrl.as_ref().map_or(Ok(Vec::new()), Group::join_files)
+}
+
 fn plan(
     (config, protections): (&Config, Protections),
     (process, identity): (&Process, process::Identity),
@@ -303,11 +310,13 @@ fn plan(
     attributes.affinity = affinity.map(|affinity| list(&affinity.last)).transpose()?.flatten().or(every);
     let seccomp = prepare::filter(config, &protections)?;
     let directory = group.and_then(Cgroup::clone_into).map(|group| group.try_clone_to_owned()).transpose();
+    let mut tasks = group.map(Cgroup::join_files).transpose()?.unwrap_or_default();
+    tasks.extend(resctrl_files(record)?);
     Ok(Join {
         init,
         pid: record.pid,
         cgroup: directory.failing(Kind::Cgroup, || "keep the container's cgroup open")?,
-        cgroup_tasks: group.map(Cgroup::join_files).transpose()?.unwrap_or_default(),
+        cgroup_tasks: tasks,
         full_group: None,
         first_affinity: affinity.map(|affinity| list(&affinity.initial)).transpose()?.flatten(),
         adopts: false,

@@ -115,6 +115,8 @@ impl Containers {
             Some(group) => undo.cgroup = Some(group),
             None => undo.cgroup.as_ref().map_or(Ok(()), |group| group.join(criu.pid()))?,
         }
+        // Its children, the container's processes, inherit the group.
+        undo.resctrl.as_ref().map_or(Ok(()), |group| group.join(criu.pid()))?;
         record.cgroup = undo.cgroup.as_ref().map(Cgroup::record);
         // Builds the root once and leaves it: the mount points stay. systemd's cgroup, a mount, exists only now.
         within(ns::unshare_mounts, || make_mount_points(&bundle))?;
@@ -133,9 +135,6 @@ impl Containers {
                     let namespace = (NamespaceKind::Mount, format!("/proc/{pid}/ns/mnt").into());
                     let joined = Namespaces { joined: vec![namespace], ..Namespaces::default() };
                     within(|| ns::visit(&joined), || restore_attributes(&bundle))?;
-                    if let Some(group) = &record.resctrl {
-                        group.join(pid)?;
-                    }
                     place.write(&record)
                 }
                 // They have their privileges and do not run yet.
