@@ -9,7 +9,7 @@ use crate::spec::config::Hook;
 use crate::spec::state::State;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{SealFlags, fcntl_add_seals};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -58,7 +58,11 @@ fn run_one(hook: &Hook, state: &State, environment: &[CString]) -> Result<()> {
         .spawn()
         .failing(Kind::Hook, || format!("fork/exec {}", hook.path))?;
     if let Some(seconds) = hook.timeout {
-        kill_after(&mut child, Duration::from_secs(seconds.unsigned_abs()))?;
+        let time = Duration::from_secs(seconds.unsigned_abs());
+        wait_within(&child, time).inspect_err(|_| {
+            let _ = child.kill();
+            let _ = child.wait();
+        })?;
     }
     let status = child.wait().failing(Kind::Hook, || "wait for it")?;
     if status.success() {
@@ -103,8 +107,8 @@ fn state_file(state: &State) -> Result<File> {
     Ok(file)
 }
 
-/// Waits for the hook and kills it after `time`.
-fn kill_after(child: &mut std::process::Child, time: Duration) -> Result<()> {
+/// The caller kills the hook after an error.
+fn wait_within(child: &std::process::Child, time: Duration) -> Result<()> {
     let pid = i32::try_from(child.id())
         .ok()
         .and_then(Pid::from_raw)
@@ -114,8 +118,6 @@ fn kill_after(child: &mut std::process::Child, time: Duration) -> Result<()> {
     loop {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            pidfd_send_signal(&process, Signal::KILL).failing(Kind::Hook, || "kill it after its timeout")?;
-            child.wait().failing(Kind::Hook, || "wait for it")?;
             return Err(Error::new(
                 Kind::Hook,
                 format!(
@@ -130,5 +132,37 @@ fn kill_after(child: &mut std::process::Child, time: Duration) -> Result<()> {
             Ok(_) => return Ok(()),
             Err(errno) => return Err(errno).failing(Kind::Hook, || "watch it"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::seccomp::{Instruction, add_filter};
+    use rustix::io::Errno;
+
+    /// Makes pidfd_open(2) fail for this thread.
+    fn deny_watching() {
+        let line = |code, jump_false, operand| Instruction { code, jump_true: 0, jump_false, operand };
+        let number = libc::SYS_pidfd_open as u32;
+        let refused = libc::SECCOMP_RET_ERRNO | libc::EMFILE as u32;
+        let all = [line(0x20, 0, 0), line(0x15, 1, number), line(0x06, 0, refused), line(0x06, 0, 0x7fff_0000)];
+        rustix::thread::set_no_new_privs(true).unwrap();
+        add_filter(&all, 0).unwrap();
+    }
+
+    #[test]
+    fn hook_that_cannot_be_watched_is_killed_and_reaped() {
+        let hook: Hook =
+            serde_json::from_str(r#"{"path": "/bin/sleep", "args": ["sleep", "100"], "timeout": 50}"#).unwrap();
+        let run = || {
+            deny_watching();
+            let error = run("prestart", &[hook], &State::default()).unwrap_err();
+            assert_eq!(error.errno(), Some(Errno::MFILE.raw_os_error()), "{error}");
+            let thread = rustix::thread::gettid().as_raw_nonzero();
+            std::fs::read_to_string(format!("/proc/self/task/{thread}/children")).unwrap()
+        };
+        let children = std::thread::scope(|scope| scope.spawn(run).join().unwrap());
+        assert_eq!(children, "");
     }
 }

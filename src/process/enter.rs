@@ -53,8 +53,9 @@ pub(super) fn spawn(
         Side::Parent(_, pidfd) => pidfd,
     };
     drop(theirs);
-    if let Some(left) = left {
-        left.back()?;
+    if let Some(Err(error)) = left.map(ns::Left::back) {
+        let _ = born(ours, &helper, None, false).inspect(Spawned::abandon);
+        return Err(error);
     }
     born(ours, &helper, maps, true)
 }

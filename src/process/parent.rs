@@ -47,7 +47,7 @@ pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>)
         }
         Side::Parent(pid, pidfd) => {
             let spawned = Spawned::new(pid, pidfd, ours);
-            left.back()?;
+            left.back().inspect_err(|_| spawned.abandon())?;
             if let Some(maps) = maps {
                 ns::write_maps(pid, &maps).inspect_err(|_| spawned.abandon())?;
                 spawned.go()?;
