@@ -39,8 +39,8 @@ const IN_USE: Duration = Duration::from_secs(10);
 /// destroy it.
 pub(super) fn image(template: &Template, live: &Path, size: Size, file: &DiskFile) -> Result<Image> {
     let made = match file {
-        DiskFile::Unnamed => return template.image(live),
-        DiskFile::New(path) => whole(path, |file| template.copy_to(file))?,
+        DiskFile::Unnamed => return template.image(live, size),
+        DiskFile::New(path) => whole(path, |file| template.copy_to(file, live, size))?,
         DiskFile::Kept(path) => {
             let old = clean(path, FlockOperation::NonBlockingLockExclusive)?;
             if has_size(&old, size)? { old } else { resize(&old, live, size, path)? }

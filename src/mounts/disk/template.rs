@@ -3,13 +3,17 @@
 
 use super::Size;
 use super::volatile::{self, Directories, WorkDirectory};
-use crate::error::{Context, Kind, Result};
+use crate::error::{Context, Kind, Result, Step};
 use crate::files;
-use rustix::fs::{Advice, Mode, OFlags, SeekFrom, fadvise, fsync, ftruncate, open, seek};
+use rustix::fs::{Advice, Mode, OFlags, SeekFrom, fadvise, fstat, fsync, ftruncate, open, seek};
 use rustix::io::{Errno, pread, pwrite};
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+
+const PREFIX: &str = "ext4-";
+/// A machine needs one for each size of its tasks, and a tenant may ask for any size.
+const MOST: usize = 32;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Template(PathBuf);
@@ -17,8 +21,8 @@ pub(crate) struct Template(PathBuf);
 /// Its directories are removed with it; a mounted image does not need them.
 pub(super) struct Image {
     file: OwnedFd,
-    /// The template, if its contents are not copied yet.
-    blank: Option<PathBuf>,
+    /// The template, if its contents are not copied yet. Open: another start may remove its name.
+    blank: Option<OwnedFd>,
     _directories: Option<Directories>,
 }
 
@@ -36,7 +40,7 @@ impl Image {
     /// read would wait for the loop device's worker. (Both have one block size, else the mount would drop the pages.)
     pub(super) fn fill(&self, device: BorrowedFd<'_>) -> Result<()> {
         match &self.blank {
-            Some(template) => copy_data(template, device, false),
+            Some(template) => copy_data(template, device, false).doing(|| "copy the template of a disk"),
             None => {
                 read_ahead(self.file(), device);
                 Ok(())
@@ -56,7 +60,7 @@ impl Template {
 
     /// Made (in `live`) if missing. Of two makers, the later rename wins.
     pub(super) fn of(directory: &Path, live: &Path, size: Size) -> Result<Template> {
-        let path = directory.join(format!("ext4-v6-{}-{}.img", size.bytes, size.inodes));
+        let path = directory.join(format!("{PREFIX}v6-{}-{}.img", size.bytes, size.inodes));
         if path.exists() {
             return Ok(Template(path));
         }
@@ -69,51 +73,89 @@ impl Template {
         let file = open(&image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Disk, step)?;
         fsync(&file).failing(Kind::Disk, step)?; // after a power cut a template of zeroes would fail every start
         std::fs::rename(&image, &path).failing(Kind::Disk, step)?;
+        remove_oldest(directory, &path);
         Ok(Template(path))
     }
 
     /// [`Image::fill`] copies the contents later. Without an overlay the start waits for the host's disk.
-    pub(super) fn image(&self, live: &Path) -> Result<Image> {
-        let images = self.0.parent().unwrap_or(Path::new("."));
+    pub(super) fn image(&self, live: &Path, size: Size) -> Result<Image> {
+        let images = self.directory();
+        let template = self.open(live, size)?;
         let (file, directories) = match volatile::file(live, images) {
             Ok((file, directories)) => (file, Some(directories)),
             Err(_) => (unnamed_file(images)?, None),
         };
-        make_as_long(&self.0, &file)?;
-        Ok(Image { file, blank: Some(self.0.clone()), _directories: directories })
+        make_as_long(&template, &file).failing(Kind::Disk, || format!("copy `{}`", self.0.display()))?;
+        Ok(Image { file, blank: Some(template), _directories: directories })
     }
 
-    pub(super) fn copy_to(&self, file: OwnedFd) -> Result<OwnedFd> {
-        copy_allocated(&self.0, file)
+    pub(super) fn copy_to(&self, file: OwnedFd, live: &Path, size: Size) -> Result<OwnedFd> {
+        copy_open(&self.open(live, size)?, file).doing(|| format!("copy `{}`", self.0.display()))
+    }
+
+    /// Made again if another start has removed it.
+    fn open(&self, live: &Path, size: Size) -> Result<OwnedFd> {
+        match open_image(&self.0) {
+            Err(Errno::NOENT) => open_image(&Template::of(self.directory(), live, size)?.0),
+            other => other,
+        }
+        .failing(Kind::Disk, || format!("open the template `{}`", self.0.display()))
+    }
+
+    fn directory(&self) -> &Path {
+        self.0.parent().unwrap_or(Path::new("."))
+    }
+}
+
+/// Keeps `newest` and the others that were used last, as far as the file system keeps times of access.
+fn remove_oldest(directory: &Path, newest: &Path) {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut others: Vec<_> = entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX) && entry.path() != newest)
+        .filter_map(|entry| {
+            let status = entry.metadata().ok()?;
+            Some((status.accessed().ok().max(status.modified().ok()), entry.path()))
+        })
+        .collect();
+    others.sort_unstable();
+    for (_, path) in others.iter().rev().skip(MOST - 1) {
+        let _ = std::fs::remove_file(path); // another start may have done so
     }
 }
 
 pub(super) fn copy_allocated(image: &Path, to: OwnedFd) -> Result<OwnedFd> {
-    make_as_long(image, &to)?;
-    copy_data(image, to.as_fd(), true)?;
+    let step = || format!("copy the disk image `{}`", image.display());
+    let from = open_image(image).failing(Kind::Disk, step)?;
+    copy_open(&from, to).doing(step)
+}
+
+fn copy_open(from: &OwnedFd, to: OwnedFd) -> Result<OwnedFd> {
+    make_as_long(from, &to).failing(Kind::Disk, || "make the copy as long")?;
+    copy_data(from, to.as_fd(), true)?;
     Ok(to)
 }
 
-fn make_as_long(image: &Path, file: &OwnedFd) -> Result<()> {
-    let step = || format!("copy the disk image `{}`", image.display());
-    let length = rustix::fs::stat(image).failing(Kind::Disk, step)?.st_size as u64;
-    ftruncate(file, length).failing(Kind::Disk, step)
+fn open_image(path: &Path) -> Result<OwnedFd, Errno> {
+    open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn make_as_long(from: &OwnedFd, file: &OwnedFd) -> Result<(), Errno> {
+    ftruncate(file, fstat(from)?.st_size as u64)
 }
 
 /// Copies only allocated blocks, a hundred kilobytes of an empty image of gigabytes, to where there are zeroes.
 /// copy_file_range(2) works for files only.
-fn copy_data(image: &Path, to: BorrowedFd<'_>, mut by_kernel: bool) -> Result<()> {
-    let step = || format!("copy the disk image `{}`", image.display());
-    let from = open(image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Disk, step)?;
+fn copy_data(from: &OwnedFd, to: BorrowedFd<'_>, mut by_kernel: bool) -> Result<()> {
+    let step = || "copy its data";
     let mut position = 0;
-    while let Some(start) = found(seek(&from, SeekFrom::Data(position))).failing(Kind::Disk, step)? {
-        let end = seek(&from, SeekFrom::Hole(start)).failing(Kind::Disk, step)?;
+    while let Some(start) = found(seek(from, SeekFrom::Data(position))).failing(Kind::Disk, step)? {
+        let end = seek(from, SeekFrom::Hole(start)).failing(Kind::Disk, step)?;
         let (mut read, mut write) = (start, start);
         while read < end {
             let wanted = usize::try_from(end - read).unwrap_or(usize::MAX);
             let copied = match by_kernel {
-                true => rustix::fs::copy_file_range(&from, Some(&mut read), to, Some(&mut write), wanted),
-                false => copy_by_hand(&from, to, &mut read, wanted),
+                true => rustix::fs::copy_file_range(from, Some(&mut read), to, Some(&mut write), wanted),
+                false => copy_by_hand(from, to, &mut read, wanted),
             };
             match copied {
                 Ok(0) => break,
@@ -181,14 +223,13 @@ fn found(position: Result<u64, Errno>) -> Result<Option<u64>, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::fstat;
 
     #[test]
     fn two_images_of_a_template_are_whole_and_separate() {
         let (directory, live) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let size = Size { bytes: 16 << 20, inodes: 256, synchronous: false };
         let template = Template::of(directory.path(), live.path(), size).unwrap();
-        let (one, two) = (template.image(live.path()).unwrap(), template.image(live.path()).unwrap());
+        let (one, two) = (template.image(live.path(), size).unwrap(), template.image(live.path(), size).unwrap());
         one.fill(one.file()).unwrap();
         two.fill(two.file()).unwrap();
         pwrite(one.file(), b"changed", 0).unwrap();
@@ -206,8 +247,28 @@ mod tests {
         let (directory, live) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let size = Size { bytes: 16 << 20, inodes: 256, synchronous: false };
         let template = Template::of(directory.path(), live.path(), size).unwrap();
-        let image = template.image(Path::new("/proc/nowhere")).unwrap();
+        let image = template.image(Path::new("/proc/nowhere"), size).unwrap();
         assert!(image._directories.is_none());
         assert_eq!(fstat(image.file()).unwrap().st_size as u64, std::fs::metadata(&template.0).unwrap().len());
+    }
+
+    #[test]
+    fn the_least_used_templates_are_removed_and_a_start_makes_its_own_again() {
+        let (directory, live) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let day = |days| std::time::SystemTime::now() - std::time::Duration::from_secs(86_400 * days);
+        let old = |name: String, days| {
+            let file = std::fs::File::create(directory.path().join(name)).unwrap();
+            file.set_times(std::fs::FileTimes::new().set_accessed(day(days)).set_modified(day(100))).unwrap();
+        };
+        (0..MOST as u64).for_each(|number| old(format!("ext4-v6-{number}-1.img"), number + 1));
+        old("root-v1-0".to_owned(), 99);
+        let size = Size { bytes: 16 << 20, inodes: 256, synchronous: false };
+        let template = Template::of(directory.path(), live.path(), size).unwrap();
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), MOST + 1);
+        assert!(template.0.exists() && !directory.path().join("ext4-v6-31-1.img").exists());
+        std::fs::remove_file(&template.0).unwrap();
+        let image = template.image(live.path(), size).unwrap();
+        std::fs::remove_file(&template.0).unwrap();
+        image.fill(image.file()).unwrap();
     }
 }
