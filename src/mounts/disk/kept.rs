@@ -6,7 +6,7 @@ use super::resize::{has_size, resize};
 use super::template::{Image, Template, copy_allocated};
 use super::unclean::{is_clean, mark_clean, repair};
 use super::{DiskFile, Size};
-use crate::error::{Context, Kind, Result};
+use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Bounds, DIRECTORY, Walk, WalkStep};
 use crate::spec::root::{Ids, MOUNTS, SUBMOUNTS, VOLUMES};
 use rustix::fs::{
@@ -116,12 +116,12 @@ impl ImageCopy {
 
 /// A disk that was in use when the machine stopped is repaired first.
 fn clean(path: &Path, lock: FlockOperation) -> Result<OwnedFd> {
-    let file = held(path, lock)?;
+    let file = held(path, lock, IN_USE)?;
     if is_clean(&file)? {
         return Ok(file);
     }
     drop(file);
-    let file = held(path, FlockOperation::NonBlockingLockExclusive)?;
+    let file = held(path, FlockOperation::NonBlockingLockExclusive, IN_USE)?;
     // Another process may have repaired it.
     if !is_clean(&file)? {
         repair(path)?;
@@ -131,15 +131,20 @@ fn clean(path: &Path, lock: FlockOperation) -> Result<OwnedFd> {
 }
 
 /// Waits for the end of the last mount.
-fn held(path: &Path, lock: FlockOperation) -> Result<OwnedFd> {
+fn held(path: &Path, lock: FlockOperation, time: Duration) -> Result<OwnedFd> {
     let step = || format!("open the kept disk `{}`", path.display());
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = open(path, flags, Mode::empty()).failing(Kind::Disk, step)?;
-    let end = Instant::now() + IN_USE;
+    let end = Instant::now() + time;
     loop {
         match flock(&file, lock) {
             Ok(()) => return Ok(file),
             Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(Error::new(Kind::State, "another `resume` or `fork` of its task uses it")
+                    .doing(step())
+                    .hint("repeat the command when the other one has ended"));
+            }
             Err(errno) => return Err(errno).failing(Kind::Disk, step),
         }
     }
@@ -235,6 +240,19 @@ impl Shift {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn disk_in_use_is_an_error_that_tells_what_to_do() {
+        let disk = tempfile::NamedTempFile::new().unwrap();
+        let lock = |how| held(disk.path(), how, Duration::ZERO);
+        let copying = lock(FlockOperation::NonBlockingLockShared).unwrap();
+        drop(lock(FlockOperation::NonBlockingLockShared).unwrap());
+        let error = lock(FlockOperation::NonBlockingLockExclusive).unwrap_err();
+        assert!(error.to_string().contains("another `resume` or `fork`"), "{error}");
+        assert!(error.advice().is_some() && error.kind() == Kind::State);
+        drop(copying);
+        lock(FlockOperation::NonBlockingLockExclusive).unwrap();
+    }
 
     #[test]
     fn only_ids_of_the_old_range_are_shifted() {
