@@ -8,6 +8,7 @@ mod sandbox;
 mod tree;
 
 pub(crate) use crate::landlock::layers as landlock_layers;
+pub(crate) use crate::mounts::bundle::shown::count_images as capped_roots;
 pub(crate) use crate::mounts::disk::volatile::{
     backing_name, is_abandoned as is_begun_disk_abandoned, reap as remove_begun_disk,
 };

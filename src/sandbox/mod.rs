@@ -64,8 +64,8 @@ pub(crate) use crate::container::archive::{
 };
 pub(crate) use crate::container::{
     DiskFile, HostPaths, ImageAccess, Leftover, NewVolumeImage, Opened as OpenedImage, PackedVolume, PendingVolume,
-    VolumeFiles, VolumeImage, Workshop, backing_name, groups, is_begun_disk_abandoned, left_devices, remove_begun_disk,
-    remove_devices, remove_groups, volume_files,
+    VolumeFiles, VolumeImage, Workshop, backing_name, capped_roots, groups, is_begun_disk_abandoned, left_devices,
+    remove_begun_disk, remove_devices, remove_groups, volume_files,
 };
 pub(crate) use crate::egress::{Broker, PLACEHOLDER, Renewal, Value, check_credentials, fits_a_header, make_authority};
 pub use crate::egress::{Credential, Ech, Ledger, Policy, Row, Rule, Wording};

@@ -10,6 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+const PREFIX: &str = ".brig-";
+
 /// Removed on drop. Results are renamed to their place before.
 #[derive(Debug)]
 pub(crate) struct Temporary {
@@ -28,7 +30,7 @@ impl Temporary {
         loop {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
             let moment = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos());
-            let path = parent.join(format!(".brig-{}-{number}-{moment:x}", std::process::id()));
+            let path = parent.join(format!("{PREFIX}{}-{number}-{moment:x}", std::process::id()));
             match rustix::fs::mkdir(&path, Mode::RWXU) {
                 Ok(()) => {}
                 Err(Errno::EXIST) => continue,
@@ -73,13 +75,22 @@ fn open(path: &Path) -> Result<OwnedFd> {
 }
 
 impl Store {
+    /// Directories of killed commands, which [`Store::sweep`] removes.
+    pub(crate) fn leftovers(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.path.join("temporary")).into_iter().flatten().flatten();
+        let named = entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()));
+        let is_free =
+            |path: &PathBuf| open(path).is_ok_and(|it| flock(it, FlockOperation::NonBlockingLockShared).is_ok());
+        named.map(|entry| entry.path()).filter(is_free).collect()
+    }
+
     /// Returns the number of removed leftovers of crashes.
     pub(crate) fn sweep(&self) -> Result<u64> {
         let parent = open(&self.path.join("temporary"))?;
         let mut swept = 0;
         for (name, _) in Names::of(&parent).failing(Kind::Store, || "list a directory")?.iter() {
             let name = name.to_bytes();
-            if !name.starts_with(b".brig-") {
+            if !name.starts_with(PREFIX.as_bytes()) {
                 continue;
             }
             let Ok(directory) = crate::image::form::open_child(parent.as_fd(), name) else { continue };

@@ -14,6 +14,7 @@ use crate::sys::clone::{Side, clone_process, exit, wait};
 use crate::sys::mount as bits;
 use rustix::fs::{CWD, Mode, OFlags, open};
 use rustix::mount::{FsOpenFlags, MountPropagationFlags, UnmountFlags, fsopen, mount_change, unmount};
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -105,6 +106,31 @@ pub(crate) fn shown(id: &str) -> Result<Vec<PathBuf>> {
     Ok(mounts()?.into_iter().filter(|entry| entry.source == source).map(|entry| entry.point).collect())
 }
 
+/// Capped roots of any mount namespace whose disk is an image: each has a loop device. Its mount is in no namespace:
+/// only the overlay holds it.
+pub(crate) fn count_images() -> usize {
+    let (mut seen, mut devices) = (BTreeSet::new(), BTreeSet::new());
+    for process in std::fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path()) {
+        // A process with another root sees other mounts.
+        let [namespace, root] = ["ns/mnt", "root"].map(|name| std::fs::read_link(process.join(name)).ok());
+        if namespace.is_some()
+            && seen.insert((namespace, root))
+            && let Ok(table) = std::fs::read_to_string(process.join("mountinfo"))
+        {
+            devices.extend(table.lines().filter_map(image_device).map(str::to_owned));
+        }
+    }
+    devices.len()
+}
+
+/// The device number of a capped root. A user namespace, with `userxattr`, has its disk in memory.
+fn image_device(line: &str) -> Option<&str> {
+    let (mount, kind) = line.split_once(" - ")?;
+    let (source, options) = kind.strip_prefix("overlay ")?.split_once(' ')?;
+    let is_image = source.starts_with(PREFIX) && !options.split(',').any(|option| option == "userxattr");
+    mount.split(' ').nth(2).filter(|_| is_image)
+}
+
 /// Succeeds if the engine has already done so.
 pub(crate) fn hide(id: &str, root: &Path) -> Result<()> {
     let source = source(id);
@@ -174,5 +200,15 @@ mod tests {
     fn source_names_the_container_and_fits_the_kernels_limit() {
         assert_eq!(source("web-1"), "brig-root:web-1");
         assert_eq!(source(&"a".repeat(255)).len(), LONGEST_SOURCE);
+    }
+
+    #[test]
+    fn only_a_capped_root_with_an_image_has_a_loop_device() {
+        let line = |end: &str| format!("90 29 0:54 / /b/rootfs rw,nosuid shared:5 - {end}");
+        let device = |end: &str| image_device(&line(end)).map(str::to_owned);
+        assert_eq!(device("overlay brig-root:a rw,lowerdir=l,volatile"), Some("0:54".to_owned()));
+        assert_eq!(device("overlay brig-root:a rw,volatile,userxattr"), None);
+        assert_eq!(device("overlay overlay rw"), None);
+        assert_eq!(device("tmpfs brig-root:a rw"), None);
     }
 }

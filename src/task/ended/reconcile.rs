@@ -6,13 +6,14 @@
 use super::keep;
 use crate::error::{Error, Kind, Result};
 use crate::files::{self, Attempt, Lock};
+use crate::image;
 use crate::sandbox::{self, Cleanup, Guarantee, Outcome, Report, Usage};
 use crate::task::git;
 use crate::task::records::event;
 use crate::task::records::receipt::{AttemptRecord, Receipt};
 use crate::task::records::record::Record;
 use crate::task::secrets::TaskSecrets;
-use crate::task::store::{Alive, EVENTS, LOG, REMOVED, Status, Store, json};
+use crate::task::store::{Alive, EVENTS, LOG, REMOVED, Status, Store, is_left, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -262,6 +263,15 @@ fn remains(store: &Store) -> Result<Vec<Leak>> {
     let (half_gone, known): (Vec<_>, Vec<_>) = store.names()?.into_iter().partition(|name| name.starts_with(REMOVED));
     found
         .extend(half_gone.iter().map(|name| Leak { kind: "task half removed".into(), path: store.tasks().join(name) }));
+    let ended = known.iter().filter(|id| !running.contains(id));
+    found.extend(
+        ended.flat_map(|id| half_written(&store.task(id))).map(|path| Leak { kind: "half-written file".into(), path }),
+    );
+    let volumes = store.volume_leftovers()?.into_iter();
+    found.extend(volumes.map(|path| Leak { kind: "unfinished volume".into(), path }));
+    let images = image::Store::existing(store.root()).ok().flatten().map_or(Vec::new(), |images| images.leftovers());
+    let images = images.into_iter().filter(|path| is_left(path));
+    found.extend(images.map(|path| Leak { kind: "unfinished image".into(), path }));
     for group in sandbox::groups() {
         // A courier's group is named after its task.
         let task = group.id.split('-').next().unwrap_or(&group.id).to_owned();
@@ -278,9 +288,19 @@ fn remains(store: &Store) -> Result<Vec<Leak>> {
     let devices = sandbox::left_devices(&store.id_ranges());
     found.extend(devices.into_iter().map(|name| Leak { kind: "network device".into(), path: name.into() }));
     let (lasting, passing) = (store.templates(), sandbox::backing_name(&store.templates()));
-    found.extend(loop_devices(&[&lasting.to_string_lossy(), &passing], running.len()));
-    found.extend(loop_devices(&[&store.volumes_directory().to_string_lossy()], running.len() * MOST_VOLUMES));
+    // A container of the OCI runtime has its disk in the root's default store.
+    found.extend(loop_devices(&[&lasting.to_string_lossy(), &passing], || running.len() + sandbox::capped_roots()));
+    found.extend(loop_devices(&[&store.volumes_directory().to_string_lossy()], || running.len() * MOST_VOLUMES));
     Ok(found)
+}
+
+/// Files of killed writers (`files::replace`).
+fn half_written(task: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(task).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_unfinished = |path: &PathBuf| {
+        path.extension().is_some_and(|end| end.as_encoded_bytes().starts_with(b"tmp-")) && is_left(path)
+    };
+    entries.filter(is_unfinished).collect()
 }
 
 /// Other stores' groups are beside this store's, and a new group is empty until its first process.
@@ -291,9 +311,11 @@ fn is_abandoned(group: &sandbox::Leftover) -> bool {
     group.processes == 0 && age.is_some_and(|age| age > JUST_MADE)
 }
 
-/// Loop devices on images with these path prefixes, if more than `most`.
-fn loop_devices(prefixes: &[&str], most: usize) -> impl Iterator<Item = Leak> {
-    attached(prefixes).into_iter().skip(most).map(|path| Leak { kind: "loop device".into(), path })
+/// Loop devices on images with these path prefixes, if more than `most`, which may take a while to count.
+fn loop_devices(prefixes: &[&str], most: impl FnOnce() -> usize) -> impl Iterator<Item = Leak> {
+    let found = attached(prefixes);
+    let most = if found.is_empty() { 0 } else { most() };
+    found.into_iter().skip(most).map(|path| Leak { kind: "loop device".into(), path })
 }
 
 fn attached(prefixes: &[&str]) -> Vec<PathBuf> {
@@ -395,6 +417,22 @@ mod tests {
         std::fs::File::open(place.path()).unwrap().set_modified(old).unwrap();
         assert!(!is_abandoned(&group(1)));
         assert!(is_abandoned(&group(0)));
+    }
+
+    #[test]
+    fn unfinished_volumes_images_and_files_are_leaks_after_a_minute() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::at(place.path().to_path_buf());
+        drop(image::Store::open(store.root()).unwrap());
+        let all = ["volumes/.new-v-1", "volumes/.removed-v-1", "temporary/.brig-1-0-0", "tasks/t1/workspace.tmp-1"]
+            .map(|name| place.path().join(name));
+        all.iter().for_each(|path| std::fs::create_dir_all(path).unwrap());
+        let found =
+            || leaks(&store).unwrap().into_iter().map(|leak| leak.path).filter(|path| all.contains(path)).count();
+        assert_eq!(found(), 0);
+        let old = std::time::SystemTime::now() - Duration::from_secs(120);
+        all.iter().for_each(|path| std::fs::File::open(path).unwrap().set_modified(old).unwrap());
+        assert_eq!(found(), all.len());
     }
 
     #[test]

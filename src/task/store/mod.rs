@@ -21,6 +21,7 @@ use crate::files::{self, Attempt, Lock};
 use crate::sandbox::{DiskFile, HostPaths, Workshop};
 use rustix::process::geteuid;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A concurrent reaper may remove a new task's lock. Two losses in a row are improbable.
 const TRIES: u32 = 100;
@@ -291,6 +292,13 @@ pub(crate) fn names_in(directory: &Path) -> Result<Vec<String>> {
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(cause) => Err(files::failed(cause, format!("list `{}`", directory.display()))),
     }
+}
+
+/// Whether a file or directory of an unfinished step is a moment old: a living process may make a younger one.
+pub(crate) fn is_left(path: &Path) -> bool {
+    const JUST_MADE: Duration = Duration::from_secs(60);
+    let made = std::fs::metadata(path).and_then(|status| status.modified()).ok();
+    made.and_then(|made| made.elapsed().ok()).is_some_and(|age| age > JUST_MADE)
 }
 
 pub(crate) fn is_id(word: &str) -> bool {

@@ -2,7 +2,7 @@ use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Attempt, Durability, Lock};
 use crate::sandbox::{ImageAccess, NewVolumeImage, OpenedImage, Volume, VolumeImage, are_packed, check_volume_name};
 use crate::task::definition::hosted;
-use crate::task::store::{KEPT_NOTE, REMOVED, Status, Store, is_id, names_in};
+use crate::task::store::{KEPT_NOTE, REMOVED, Status, Store, is_id, is_left, names_in};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -375,19 +375,19 @@ impl Store {
         Ok(gone)
     }
 
-    /// Removes unfinished and half-removed directories, a moment old: a living process may make one.
     fn remove_volume_leftovers(&self) -> Result<()> {
-        const JUST_MADE: Duration = Duration::from_secs(60);
-        let all = self.volumes_directory();
-        for name in names_in(&all)?.into_iter().filter(|name| name.starts_with('.')) {
-            let path = all.join(name);
-            let made = std::fs::metadata(&path).and_then(|status| status.modified()).ok();
-            if made.and_then(|made| made.elapsed().ok()).is_some_and(|age| age > JUST_MADE) {
-                files::remove_directory(&path)
-                    .map_err(|cause| files::failed(cause, format!("remove `{}`", path.display())))?;
-            }
+        for path in self.volume_leftovers()? {
+            files::remove_directory(&path)
+                .map_err(|cause| files::failed(cause, format!("remove `{}`", path.display())))?;
         }
         Ok(())
+    }
+
+    /// Unfinished and half-removed directories of killed commands.
+    pub(crate) fn volume_leftovers(&self) -> Result<Vec<PathBuf>> {
+        let all = self.volumes_directory();
+        let names = names_in(&all)?.into_iter().filter(|name| name.starts_with('.'));
+        Ok(names.map(|name| all.join(name)).filter(|path| is_left(path)).collect())
     }
 
     fn volumes_of_kept_tasks(&self) -> Result<Vec<String>> {
