@@ -3,10 +3,10 @@
 
 use crate::docker::Docker;
 use crate::podman::Podman;
-use crate::support::{Done, Lab, finish};
+use crate::support::{Done, Lab, finish, program};
 use serde_json::json;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// A line of shell for a container that makes files and waits.
 const MAKES: &str =
@@ -216,7 +216,7 @@ fn containers_of_one_root_have_their_own_capped_views() {
     config["root"]["path"] = json!(first.root("/"));
     std::fs::write(bundle.path().join("config.json"), config.to_string()).unwrap();
     let mut command = first.command(&["run", "--detach", "--bundle", bundle.path().to_str().unwrap(), &other]);
-    assert!(command.stdout(std::process::Stdio::null()).status().unwrap().success());
+    assert!(command.stdout(Stdio::null()).status().unwrap().success());
     let name = || std::fs::read_to_string(first.root("/name")).unwrap_or_default();
     crate::support::eventually("the second one is ready", || first.root("/second").exists());
     assert_eq!((name().as_str(), shown(first.path()).len()), ("second\n", 2));
@@ -257,7 +257,7 @@ fn create_that_fails_or_is_killed_leaves_no_capped_root() {
         let moment = format!("0.{:03}", step * 4);
         let mut command = Command::new("timeout");
         command.args(["-s", "KILL", &moment]).arg(brig.get_program()).args(brig.get_args()).current_dir(lab.path());
-        let status = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap();
+        let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
         killed += u32::from(!status.success());
         let done: Done = lab.on(&["delete", "--force"]);
         done.succeeded();
@@ -270,4 +270,36 @@ fn create_that_fails_or_is_killed_leaves_no_capped_root() {
         let entries = std::fs::read_dir("/var/lib/brig/live").into_iter().flatten().flatten();
         !entries.map(|entry| entry.path()).any(|path| path.is_dir() && free(&path) && path.exists())
     });
+}
+
+#[test]
+fn the_loop_device_of_a_running_container_is_not_a_leak() {
+    let leaks = || {
+        let done = finish(program().args(["doctor", "--leaks", "--store", "/var/lib/brig"]));
+        assert_eq!(done.err, "");
+        done.out.lines().filter(|line| line.starts_with("loop device")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let Some(lab) = started("true") else { return };
+    assert_eq!(leaks(), Vec::<String>::new());
+    lab.on(&["delete", "--force"]).succeeded();
+    assert_eq!(leaks(), Vec::<String>::new());
+}
+
+#[test]
+fn deletes_at_once_of_containers_with_one_root_leave_no_capped_root() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.annotate_disk().args(&["/bin/sleep", "1000"]);
+    for round in 0..4 {
+        let ids: Vec<_> = (0..6).map(|number| format!("{}-{round}-{number}", lab.id)).collect();
+        for id in &ids {
+            let mut create = lab.command(&["create", id]);
+            assert!(create.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
+        }
+        assert_eq!(shown(lab.path()).len(), ids.len());
+        let deletes: Vec<_> = ids.iter().map(|id| lab.command(&["delete", "--force", id]).spawn().unwrap()).collect();
+        for mut delete in deletes {
+            assert!(delete.wait().unwrap().success());
+        }
+        assert_eq!(shown(lab.path()), Vec::<String>::new(), "round {round}");
+    }
 }

@@ -102,7 +102,7 @@ impl Drop for Undo {
             let _ = group.remove();
         }
         if let Some((id, root)) = &self.shown
-            && shown::hide(id, root).is_err()
+            && self.place.lock_roots().and_then(|_lock| shown::hide(id, root)).is_err()
         {
             return; // the record has the rest
         }
@@ -190,7 +190,7 @@ impl Containers {
         };
         undo.place.write(&record)?; // the intent, before anything that would outlive us
         undo.shown = record.shows_root.then(|| (record.id.clone(), bundle.root.clone()));
-        bundle.cap = guard.take_root(&bundle.root)?.into();
+        bundle.cap = guard.take_root(&bundle.root, &undo.place)?.into();
         let state = record.state(Status::Creating);
         let terminal = process.terminal.then(|| prepare::terminal(process.console_size, wish.console_socket.is_none()));
         let joins_processes = namespaces.joins_processes();

@@ -45,7 +45,9 @@ impl Containers {
                 }
                 // Nothing is mounted before the record is written. Another one of this name may be elsewhere.
                 let is_torn = error.kind() != Kind::NotFound;
-                for root in shown::shown(id.as_str())?.into_iter().filter(|_| is_torn) {
+                let roots = if is_torn { shown::shown(id.as_str())? } else { Vec::new() };
+                let _lock = (!roots.is_empty()).then(|| place.lock_roots()).transpose()?;
+                for root in roots {
                     shown::hide(id.as_str(), &root)?;
                 }
                 place.remove()?;
@@ -135,6 +137,7 @@ pub(super) fn destroy(place: &Place, record: &Record, was_alive: bool) -> Result
         group.remove()?;
     }
     if record.shows_root {
+        let _lock = place.lock_roots()?;
         shown::hide(&record.id, Path::new(&record.rootfs))?;
     }
     // Without a readable copy no hooks run.

@@ -104,13 +104,16 @@ impl Guard {
     }
 
     /// If this process makes the root, it is then shown at `root`: the record must have that before.
-    pub(super) fn take_root(&mut self, root: &Path) -> Result<Option<Capped>> {
+    pub(super) fn take_root(&mut self, root: &Path, place: &Place) -> Result<Option<Capped>> {
         let is_shown = self.shows_root();
         let Some(cap) = self.cap.take() else { return Ok(None) };
         if !is_shown {
             return Ok(Some(Capped::ToMake(cap)));
         }
-        let (inside, scratch) = CappedRoot::make(root, cap)?.show(root).doing(|| format!("enforce `{DISK}`"))?;
+        let made = CappedRoot::make(root, cap)?;
+        let lock = place.lock_roots()?;
+        let (inside, scratch) = made.show(root).doing(|| format!("enforce `{DISK}`"))?;
+        drop(lock);
         self.scratch = Some(scratch);
         Ok(Some(Capped::Made(inside)))
     }

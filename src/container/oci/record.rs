@@ -128,6 +128,16 @@ impl Place {
             .failing(Kind::Store, || format!("lock `{}`", self.path.display()))
     }
 
+    /// For a change of the capped roots at a path: two containers may have one path, and each change moves both.
+    pub(crate) fn lock_roots(&self) -> Result<OwnedFd> {
+        let all = self.path.parent().unwrap_or(Path::new("/"));
+        let step = || format!("lock `{}`", all.display());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let lock = rustix::fs::open(all, flags, Mode::empty()).failing(Kind::Store, step)?;
+        retry_on_intr(|| flock(&lock, FlockOperation::LockExclusive)).failing(Kind::Store, step)?;
+        Ok(lock)
+    }
+
     /// Another command has removed it.
     pub(crate) fn is_removed(&self) -> bool {
         rustix::fs::fstat(&self.lock).is_ok_and(|status| status.st_nlink == 0)

@@ -123,9 +123,9 @@ impl Containers {
         options.cgroup_roots = cgroup_roots(criu.pid())?;
         let request = Request { kind: Of::Restore.into(), options: Some(options), ..Request::default() };
         let mut console = None;
+        undo.poststop = Some((config.hooks.poststop.clone(), record.state(Status::Stopped)));
         let place = Rc::clone(&undo.place);
         let mut answer = |notification: &Notification, descriptor: Option<OwnedFd>| {
-        undo.poststop = Some((config.hooks.poststop.clone(), record.state(Status::Stopped)));
             let pid = notification.pid.unwrap_or_default();
             match notification.step.as_deref() {
                 Some("setup-namespaces") => run_hooks(&config, &record, pid),
