@@ -92,8 +92,9 @@ impl<'a> Registry<'a> {
         Ok(Some((reader, gain)))
     }
 
-    /// The stored blobs that may share pieces with the layer, of images of this registry: the ranges that are not asked
-    /// show which pieces the store has. Those of the same repository come first, then those of the most similar size.
+    /// The stored blobs that may share pieces with the layer. Only images of this registry count: the ranges that are
+    /// not asked show which pieces the store has. Those of the same repository come first, then those of the most
+    /// similar size.
     fn candidates(&self, store: &Store, wanted: &Descriptor) -> Result<Vec<Descriptor>> {
         let (mut same, mut of_registry) = (BTreeSet::<Digest>::new(), BTreeSet::new());
         for (name, digest) in store.names()?.into_iter().filter(|(name, _)| name.host() == self.reference.host()) {
