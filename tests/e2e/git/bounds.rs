@@ -4,8 +4,9 @@ use super::server::Host;
 use super::{COMMIT, bare, host, push, refused, task};
 use crate::support::{Lab, Task, is_root};
 use rustix::process::Signal;
+use std::cell::RefCell;
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,16 +14,25 @@ use std::time::{Duration, Instant};
 /// A server that takes connections and never sends a byte.
 struct Silent {
     url: String,
-    _listener: TcpListener,
+    listener: TcpListener,
+    clients: RefCell<Vec<TcpStream>>,
 }
 
 impl Silent {
     fn new() -> Silent {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap(); // the kernel takes connections, and no process answers
-        Silent {
-            url: format!("http://127.0.0.1:{}/app.git", listener.local_addr().unwrap().port()),
-            _listener: listener,
-        }
+        listener.set_nonblocking(true).unwrap();
+        let url = format!("http://127.0.0.1:{}/app.git", listener.local_addr().unwrap().port());
+        Silent { url, listener, clients: RefCell::default() }
+    }
+
+    /// Waits until one more task fetches.
+    #[track_caller]
+    fn is_asked(&self) {
+        crate::support::eventually("a task fetches", || {
+            let client = self.listener.accept().map(|(client, _)| self.clients.borrow_mut().push(client));
+            client.is_ok()
+        });
     }
 
     fn task<'lab>(&self, lab: &'lab Lab) -> Task<'lab> {
@@ -56,8 +66,7 @@ fn wait_for_a_mirror_ends_with_the_wall_limit_and_at_a_signal() {
     let lab = Lab::new();
     let silent = Silent::new();
     let holder = silent.task(&lab).start_sh("echo ran");
-    let mirrors = lab.store().join("mirrors");
-    crate::support::eventually("the first task has the lock", || mirrors.exists() && entries(&mirrors) > 3);
+    silent.is_asked();
     let run = silent.task(&lab).args(["--wall", "2s"]).sh("echo ran");
     refused(&run, &["another task used the repository", "--wall"]);
     let waiting = silent.task(&lab).start_sh("echo ran");
@@ -75,8 +84,7 @@ fn stop_and_kill_reach_a_task_that_fetches_or_waits_for_a_fetch() {
     let lab = Lab::new();
     let silent = Silent::new();
     let holder = silent.task(&lab).start_sh("echo ran");
-    let mirrors = lab.store().join("mirrors");
-    crate::support::eventually("the first task fetches", || mirrors.exists() && entries(&mirrors) > 3);
+    silent.is_asked();
     let waiting = silent.task(&lab).start_sh("echo ran");
     crate::support::eventually("the second task is known", || lab.ids().len() == 2);
     let ids = lab.ids();
@@ -95,9 +103,11 @@ fn a_mirror_that_grows_too_large_ends_its_fetch() {
     let silent = Silent::new();
     // A remote with many large files, in a moment.
     let grow = |lab: &Lab| {
-        let mirrors = lab.store().join("mirrors");
-        crate::support::eventually("the task fetches", || mirrors.exists() && entries(&mirrors) > 3);
-        let mirror = fs::read_dir(&mirrors).unwrap().map(|entry| entry.unwrap().path()).find(|path| path.is_dir());
+        silent.is_asked();
+        let mirror = fs::read_dir(lab.store().join("mirrors"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .find(|path| path.is_dir());
         let folder = mirror.unwrap().join("objects/many");
         fs::create_dir_all(&folder).unwrap();
         (0..10_001).for_each(|number| drop(fs::File::create(folder.join(number.to_string())).unwrap()));
