@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn limits_that_the_file_does_not_set_are_defaults() {
-        let definition = |text: &str| worker("a", text).unwrap().definition;
+        let definition = |text: &str| worker("a", &format!("command = [\"true\"]\n{text}")).unwrap().definition;
         let unset = definition("");
         assert_eq!(
             (unset.sandbox.limits.idle, unset.default_limits.idle),
