@@ -104,7 +104,8 @@ fn memory_with_crowd(weakened: bool) -> Option<(u64, String)> {
     let task = world.brokered_at(&lab, VALUE, "\"a.test:8443\"", "");
     let task = if weakened { task.weakened("gateway-memory") } else { task };
     let task = task.start_sh("python3 client.py");
-    task.wait_for("flooded");
+    // Five hundred handshakes beside other work.
+    eventually_within(90, "the client has its connections", || task.output().contains("flooded"));
     let status = std::fs::read_to_string(format!("/proc/{}/status", gateway(&task).as_raw_pid())).unwrap();
     task.signal(Signal::TERM);
     Some((kib(&status, "RssAnon:"), task.finish().stdout))
