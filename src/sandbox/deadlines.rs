@@ -70,13 +70,17 @@ impl Watch<'_> {
         }
         if now >= state.next_usage {
             state.next_usage = now + USAGE;
-            container::rest();
+            if state.run_at_usage.has_grown(self.running.processor_time()) {
+                container::rest();
+            }
             let sample = self.measure(state)?;
             self.sink.notice(Notice::Usage(sample))?;
         }
         if now >= state.next_sample {
             self.sink.notice(Notice::Tick)?;
-            self.sample(state, seen)?;
+            if state.run_at_sample.has_grown(self.running.processor_time()) {
+                self.sample(state, seen)?;
+            }
             self.look_at_locks(state, seen)?;
             self.look_at_link(state, seen)?;
             for renewal in self.sink.tick(self.running.secrets())? {

@@ -1,6 +1,7 @@
 //! Meters without a notification, read at intervals: processor time, processes, disk.
 
 use super::limits::{LimitName, Limits};
+use super::network::NetworkMode;
 use super::outcome::{LimitHit, Stopped};
 use super::report::{Sample, seconds};
 use super::supervise::{DISK_SAMPLE, Findings, SAMPLE, State, Watch};
@@ -104,11 +105,17 @@ impl Watch<'_> {
         Duration::from_millis(until_full).clamp(QUEUE_SAMPLE, SAMPLE)
     }
 
-    /// No cgroup counts what waits in netlink sockets.
+    /// No cgroup counts what waits in netlink sockets. The kernel reads the sockets of all network namespaces for that.
     pub(super) fn look_at_queues(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         state.next_queues = Instant::now() + self.queue_sample();
+        // A network to the outside also fills them with notices of the kernel.
+        let is_closed = matches!(self.network, NetworkMode::None | NetworkMode::Egress);
+        let may_have_filled = state.run_at_queues.has_grown(self.running.processor_time()) || !is_closed;
+        if !state.is_ready || !may_have_filled {
+            return Ok(());
+        }
         let most = self.limits.memory / Limits::UNCOUNTED;
-        let bytes = if state.is_ready { state.queues.bytes(self.running, most, !self.own_network)? } else { 0 };
+        let bytes = state.queues.bytes(self.running, most, self.network == NetworkMode::Host)?;
         if bytes > most {
             self.end_for_memory(format!("{bytes} bytes wait in netlink sockets, which no group counts"), seen)?;
         }

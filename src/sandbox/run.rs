@@ -169,7 +169,7 @@ impl PendingSandbox<'_> {
             disk_bytes: started.disk_bytes,
             disk_file: started.disk_file.as_deref(),
             is_on_disk: started.is_on_disk,
-            own_network: self.options.network.mode != NetworkMode::Host,
+            network: self.options.network.mode,
             signals: &started.signals,
             sink: audience.sink,
             forward_input: started.forward_input,

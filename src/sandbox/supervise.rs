@@ -3,9 +3,10 @@
 use super::control::{self, Control};
 use super::limits::{LimitName, Limits};
 use super::monitor::{self, Monitor};
+use super::network::NetworkMode;
 use super::outcome::{LimitHit, Stopped};
 use super::refusals::Refusals;
-use super::report::{Usage, seconds};
+use super::report::{RunTime, Usage, seconds};
 use super::signals::{SignalKind, Signals};
 use super::streams::{Notice, Sink, Slot, Streams};
 use crate::container::{Queues, Running};
@@ -57,8 +58,7 @@ pub(super) struct Watch<'run> {
     pub disk_file: Option<&'run Path>,
     /// Whether the files are on that disk, not in memory.
     pub is_on_disk: bool,
-    /// Whether all sockets in its network namespace belong to the sandbox.
-    pub own_network: bool,
+    pub network: NetworkMode,
     pub signals: &'run Signals,
     pub sink: &'run mut dyn Sink,
     pub forward_input: bool,
@@ -98,6 +98,9 @@ pub(super) struct State {
     pub queues: Queues,
     /// The next read of netlink sockets.
     pub next_queues: Instant,
+    pub run_at_queues: RunTime,
+    pub run_at_sample: RunTime,
+    pub run_at_usage: RunTime,
     /// System time at the last count of record locks, in seconds.
     pub lock_seconds: f64,
     pub over: Option<Instant>,
@@ -138,6 +141,9 @@ impl Watch<'_> {
             next_disk: now + DISK_SAMPLE,
             queues: Queues::default(),
             next_queues: now + self.queue_sample(),
+            run_at_queues: RunTime::default(),
+            run_at_sample: RunTime::default(),
+            run_at_usage: RunTime::default(),
             lock_seconds: 0.0,
             over: None,
             blocked: [true, true],

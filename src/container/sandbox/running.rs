@@ -387,6 +387,11 @@ impl Running {
         Ok(Some(usage))
     }
 
+    /// Without the gateway's; `None` without a group that counts it.
+    pub(crate) fn processor_time(&self) -> Option<u64> {
+        self.cgroup.as_ref()?.0.processor_time()
+    }
+
     pub(crate) fn evidence(&self) -> Result<Option<Evidence>> {
         self.cgroup.as_ref().map(|group| group.0.evidence()).transpose()
     }
