@@ -65,9 +65,19 @@ impl Remains {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         }
-        std::thread::sleep(Duration::from_millis(100));
-        for group in &self.cgroups {
-            let _ = fs::remove_dir(group);
+        // A group that stays makes every later test wait for it. One with ending processes is busy.
+        for _ in 0..50 {
+            let mut is_gone = true;
+            for group in &self.cgroups {
+                let mut groups = vec![group.clone()];
+                walk(group, &mut |below| groups.push(below.to_path_buf()));
+                groups.iter().rev().for_each(|each| drop(fs::remove_dir(each)));
+                is_gone &= !group.exists();
+            }
+            if is_gone {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
         }
     }
 }
