@@ -123,9 +123,18 @@ fn kill_at_any_moment_of_a_change_of_size_leaves_a_whole_disk() {
     lab.assert_reaped();
 }
 
+/// Waits for the last unmount, which comes after the task's end, writes, and marks the disk as clean.
+#[track_caller]
+fn unmounted(image: &Path) -> std::fs::File {
+    let file = std::fs::File::open(image).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    file
+}
+
 /// e2fsck's status for an image that it may not change.
 #[track_caller]
 fn checked(image: &Path) -> Option<i32> {
+    let _unmounted = unmounted(image);
     Command::new("e2fsck").args(["-f", "-n"]).arg(image).output().unwrap().status.code()
 }
 
@@ -145,7 +154,9 @@ fn a_disk_that_was_in_use_at_a_power_cut_is_repaired_before_it_is_used_again() {
     assert_eq!(checked(&cut), Some(4), "e2fsck(8): errors left uncorrected");
     lab.brig(["task", "kill", &id]).succeeded();
     task.finish();
+    let unmounted = unmounted(&image);
     std::fs::copy(&cut, &image).unwrap();
+    drop(unmounted);
     let words = ["--json", &id, "--", "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do echo other > $i; done; cat file"];
     let run = lab.brig(["task", "resume"].iter().chain(&words));
     assert_eq!(run.ended_as("succeeded", 0).stderr, "work\n");
