@@ -2,6 +2,7 @@
 
 use super::control::Control;
 use super::limits::LimitName;
+use super::meters::has_run;
 use super::monitor::{self, Monitor};
 use super::outcome::{LimitHit, Stopped};
 use super::streams::Notice;
@@ -65,12 +66,14 @@ impl Watch<'_> {
         if now >= state.next_disk {
             self.look_at_disk(state, seen)?;
         }
+        let is_due = [state.next_queues, state.next_usage, state.next_sample].into_iter().any(|at| now >= at);
+        let run = if is_due { self.running.processor_time() } else { None };
         if now >= state.next_queues {
-            self.look_at_queues(state, seen)?;
+            self.look_at_queues(run, state, seen)?;
         }
         if now >= state.next_usage {
             state.next_usage = now + USAGE;
-            if state.run_at_usage.has_grown(self.running.processor_time()) {
+            if has_run(&mut state.run_at_usage, run) {
                 container::rest();
             }
             let sample = self.measure(state)?;
@@ -78,7 +81,7 @@ impl Watch<'_> {
         }
         if now >= state.next_sample {
             self.sink.notice(Notice::Tick)?;
-            if state.run_at_sample.has_grown(self.running.processor_time()) {
+            if has_run(&mut state.run_at_sample, run) {
                 self.sample(state, seen)?;
             }
             self.look_at_locks(state, seen)?;

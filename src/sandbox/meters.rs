@@ -20,6 +20,12 @@ const QUEUE_SAMPLE: Duration = Duration::from_millis(10);
 /// System time between counts of record locks: a lock takes more than half a microsecond.
 const LOCK_SECONDS: f64 = 0.25;
 
+/// Whether the processor time has grown since a meter's last look, or nothing counts it. If not, no process has changed
+/// anything. The meters of 400 idle sandboxes took 40 % of two processors.
+pub(super) fn has_run(last: &mut Option<u64>, now: Option<u64>) -> bool {
+    now.is_none() || std::mem::replace(last, now) != now
+}
+
 impl Watch<'_> {
     /// The processor-time limit cannot be reached earlier.
     pub(super) fn processor_time_left(&self, state: &State) -> Duration {
@@ -106,12 +112,11 @@ impl Watch<'_> {
     }
 
     /// No cgroup counts what waits in netlink sockets. The kernel reads the sockets of all network namespaces for that.
-    pub(super) fn look_at_queues(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
+    pub(super) fn look_at_queues(&mut self, run: Option<u64>, state: &mut State, seen: &mut Findings) -> Result<()> {
         state.next_queues = Instant::now() + self.queue_sample();
         // A network to the outside also fills them with notices of the kernel.
         let is_closed = matches!(self.network, NetworkMode::None | NetworkMode::Egress);
-        let may_have_filled = state.run_at_queues.has_grown(self.running.processor_time()) || !is_closed;
-        if !state.is_ready || !may_have_filled {
+        if !state.is_ready || is_closed && !has_run(&mut state.run_at_queues, run) {
             return Ok(());
         }
         let most = self.limits.memory / Limits::UNCOUNTED;

@@ -172,15 +172,3 @@ impl Report {
 pub(crate) fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e6
 }
-
-/// The processor time at the last look of a meter. While it does not grow, no process has changed anything.
-/// The meters of 400 idle sandboxes took 40 % of two processors.
-#[derive(Debug, Default)]
-pub(super) struct RunTime(Option<u64>);
-
-impl RunTime {
-    /// Without a counter it may have grown.
-    pub(super) fn has_grown(&mut self, now: Option<u64>) -> bool {
-        now.is_none() || std::mem::replace(&mut self.0, now) != now
-    }
-}

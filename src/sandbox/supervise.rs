@@ -6,7 +6,7 @@ use super::monitor::{self, Monitor};
 use super::network::NetworkMode;
 use super::outcome::{LimitHit, Stopped};
 use super::refusals::Refusals;
-use super::report::{RunTime, Usage, seconds};
+use super::report::{Usage, seconds};
 use super::signals::{SignalKind, Signals};
 use super::streams::{Notice, Sink, Slot, Streams};
 use crate::container::{Queues, Running};
@@ -98,9 +98,10 @@ pub(super) struct State {
     pub queues: Queues,
     /// The next read of netlink sockets.
     pub next_queues: Instant,
-    pub run_at_queues: RunTime,
-    pub run_at_sample: RunTime,
-    pub run_at_usage: RunTime,
+    /// Processor time at the last look of each meter.
+    pub run_at_queues: Option<u64>,
+    pub run_at_sample: Option<u64>,
+    pub run_at_usage: Option<u64>,
     /// System time at the last count of record locks, in seconds.
     pub lock_seconds: f64,
     pub over: Option<Instant>,
@@ -141,9 +142,9 @@ impl Watch<'_> {
             next_disk: now + DISK_SAMPLE,
             queues: Queues::default(),
             next_queues: now + self.queue_sample(),
-            run_at_queues: RunTime::default(),
-            run_at_sample: RunTime::default(),
-            run_at_usage: RunTime::default(),
+            run_at_queues: None,
+            run_at_sample: None,
+            run_at_usage: None,
             lock_seconds: 0.0,
             over: None,
             blocked: [true, true],

@@ -377,8 +377,7 @@ impl Running {
     pub(crate) fn usage(&self) -> Result<Option<Usage>> {
         let Some(group) = &self.cgroup else { return Ok(None) };
         let mut usage = group.0.usage()?;
-        if !self.is_gateway_counted {
-            let time = self.gateway.as_ref().map_or(self.gateway_time, Gateway::time);
+        if let Some(time) = self.uncounted_time() {
             let add = |value: &mut Option<u64>, more: u64| *value = value.map(|value| value + more);
             add(&mut usage.cpu_user_ns, time.user);
             add(&mut usage.cpu_system_ns, time.system);
@@ -387,9 +386,16 @@ impl Running {
         Ok(Some(usage))
     }
 
-    /// Without the gateway's; `None` without a group that counts it.
+    /// That of [`Running::usage`] alone, for fewer reads.
     pub(crate) fn processor_time(&self) -> Option<u64> {
-        self.cgroup.as_ref()?.0.processor_time()
+        let time = self.cgroup.as_ref()?.0.processor_time()?;
+        Some(time + self.uncounted_time().map_or(0, |more| more.user + more.system))
+    }
+
+    /// The gateway's, if the cgroup does not count it.
+    fn uncounted_time(&self) -> Option<ProcessorTime> {
+        let time = || self.gateway.as_ref().map_or(self.gateway_time, Gateway::time);
+        (!self.is_gateway_counted).then(time)
     }
 
     pub(crate) fn evidence(&self) -> Result<Option<Evidence>> {
