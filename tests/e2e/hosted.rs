@@ -152,6 +152,10 @@ fn a_proxy_of_the_callers_environment_receives_no_events() {
         let words = run(&["--events", "http://127.0.0.1:9/"]);
         command.arg(crate::support::program_under_test()).args(words).env("BRIG_STORE", lab.store());
         command.env("ALL_PROXY", format!("http://{address}")).output().unwrap();
+        // Another process sends, also after this one.
+        let sender = lab.store().join("tasks").join(lab.ids().pop().unwrap()).join("delivered-0.json");
+        let has_tried = || std::fs::read_to_string(&sender).is_ok_and(|text| text.contains("\"error\": \""));
+        crate::support::eventually_within(30, "it has tried to send", has_tried);
         seen.try_iter().count()
     };
     assert_eq!(send(&format!("{HOSTED}allow_event_endpoints = true\n")), 0);

@@ -31,7 +31,7 @@ fn loses_its_network(ground: &Ground, task: Task<'_>, words: &str, take: impl Fn
 fn a_sandbox_whose_pasta_is_killed_loses_its_network_and_the_outcome_says_so() {
     let lab = Lab::new();
     let Some(ground) = Ground::with_pasta(&lab) else { return };
-    let served = ground.host.sh(&format!("curl -sS -m 2 http://{PUBLIC}/"));
+    let served = ground.host.sh(&format!("curl -sS -m 10 http://{PUBLIC}/"));
     assert_eq!(served, "served\n");
     loses_its_network(&ground, ground.task(&lab, "pasta"), "`pasta`", || {
         let all = pastas(&ground);

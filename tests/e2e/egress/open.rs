@@ -115,7 +115,7 @@ impl Drop for Ground {
 pub(super) fn ask(addresses: &[&str]) -> String {
     let one = |address: &&str| {
         format!(
-            "curl -sS -o /dev/null -m 2 http://{address}/ 2>/dev/null && echo '{address} reached' || echo '{address} refused'; "
+            "curl -sS -o /dev/null -m 10 http://{address}/ 2>/dev/null && echo '{address} reached' || echo '{address} refused'; "
         )
     };
     addresses.iter().map(one).collect()
