@@ -28,6 +28,9 @@ pub struct Done {
     pub err: String,
 }
 
+#[path = "../support/mounts.rs"]
+mod mounts;
+pub use mounts::same_mounts;
 #[path = "../support/skip.rs"]
 mod skipping;
 pub use skipping::skip;

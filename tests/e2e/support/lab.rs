@@ -17,6 +17,9 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+#[path = "../../support/mounts.rs"]
+mod mounts;
+pub use mounts::same_mounts;
 #[path = "../../support/skip.rs"]
 mod skipping;
 pub use skipping::skip;
