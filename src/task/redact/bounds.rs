@@ -17,43 +17,44 @@ fn patterns() -> Patterns {
     patterns
 }
 
-fn most_held(text: &[u8], piece: usize) -> (usize, u64) {
-    let patterns = patterns();
+fn most_held(patterns: &Patterns, text: &[u8], piece: usize) -> (usize, u64) {
     let (mut stream, mut out, mut most) = (Stream::default(), Vec::new(), 0);
     for bytes in text.chunks(piece) {
-        stream.push(&patterns, bytes, &mut out);
+        stream.push(patterns, bytes, &mut out);
         most = most.max(stream.held());
         out.clear();
     }
-    stream.finish(&patterns, &mut out);
+    stream.finish(patterns, &mut out);
     (most, stream.walked)
 }
 
 #[test]
 fn line_breaks_after_a_beginning_are_not_held_without_an_end() {
+    let patterns = patterns();
     let longest = forms(LINES).iter().map(Vec::len).max().unwrap();
     let most = longest * (1 + MOST_BREAKS);
     for form in forms(KEY).into_iter().chain(forms(LINES)) {
         for beginning in [3, 4, 8, form.len() - 1] {
             for breaks in [&b"\n"[..], b"\r", b"\r\n"] {
                 let text = [&form[..beginning], &breaks.repeat(20_000)].concat();
-                let (held, _) = most_held(&text, 4096);
+                let (held, _) = most_held(&patterns, &text, 4096);
                 assert!(held <= most, "{held} bytes of {:?}", String::from_utf8_lossy(&form[..beginning]));
             }
         }
         // One letter a line, and one letter too few.
         let each: Vec<u8> =
             form[..form.len() - 1].iter().flat_map(|byte| [*byte, b'\n', b'\n', b'\n', b'\n']).collect();
-        assert!(most_held(&each.repeat(20), 7).0 <= most);
+        assert!(most_held(&patterns, &each.repeat(20), 7).0 <= most);
     }
 }
 
 #[test]
 fn no_shape_waits_without_an_end() {
+    let patterns = patterns();
     for shape in SHAPES {
         for more in [&b"a"[..], b"A", b"0", b" ", b"-", b".", b"=", b"\n", b"aaaaaaaaa.", b"a:", b"PRIVATE KEY-----"] {
             let text = [shape.prefix(), &more.repeat(2 * LONGEST_SHAPE / more.len())].concat();
-            let (held, _) = most_held(&text, 4096);
+            let (held, _) = most_held(&patterns, &text, 4096);
             assert!(held <= LONGEST_SHAPE, "{held} bytes of {:?}", String::from_utf8_lossy(&text[..30]));
         }
     }
@@ -61,13 +62,14 @@ fn no_shape_waits_without_an_end() {
 
 #[test]
 fn what_begins_often_is_walked_over_once() {
+    let patterns = patterns();
     let own = SHAPES.iter().map(|shape| shape.prefix().to_vec());
     let more =
         ["eyJaaaaaa.", "sk-T3BlbkF", "-----BEGIN PRIVATE KEY-----", "ghp_sk-eyJ"].map(|each| each.as_bytes().to_vec());
     for unit in own.chain(more) {
         let text = unit.repeat((1 << 16) / unit.len());
         for piece in [16 << 10, text.len()] {
-            let (_, walked) = most_held(&text, piece);
+            let (_, walked) = most_held(&patterns, &text, piece);
             // A few checks of each byte, and again for bytes held at the end of a piece.
             assert!(walked < 10 * text.len() as u64, "{walked} bytes for {:?}", String::from_utf8_lossy(&unit));
         }
