@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from subprocess import DEVNULL, PIPE
+from subprocess import DEVNULL, PIPE, Popen
 from typing import TYPE_CHECKING, Any, Optional, TypeVar, Union
 
 from . import requests
@@ -19,7 +20,7 @@ from .protocol import LARGEST_DOCUMENT
 from .receipt import Receipt
 from .requests import MAX_FILE, MAX_OUTPUT, Checkpoint, Command, FileEntry, Path, User
 from .sandbox import Sandbox
-from .session import Chunk, Collector, ProcessHandle, Result, Session, releasing
+from .session import CHUNK, Chunk, Collector, ProcessHandle, Result, Session, releasing
 from .state import read_receipt
 from .task import Task
 
@@ -365,24 +366,46 @@ def _release(loop: asyncio.AbstractEventLoop, slots: asyncio.Semaphore) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _follow(task: Task, *verb: str) -> AsyncIterator[asyncio.StreamReader]:
-    """Runs a command of `brig task` and gives its standard output. Raises the command's error after its end. Kills the
-    command if the block ends first."""
+async def _follow(task: Task, *verb: str) -> AsyncIterator[AsyncIterator[bytes]]:
+    """Runs a command of `brig task` and gives the lines of its standard output. Raises the command's error after its
+    end. Kills the command if the block ends first."""
+    # Not by asyncio: Python 3.11 waits forever if the loop ends between its fork and its pipes.
     words = [task._program, *task._words(*verb)]
-    process = await asyncio.create_subprocess_exec(
-        *words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, limit=LARGEST_DOCUMENT
-    )
-    try:
-        assert process.stdout is not None
-        yield process.stdout
-        _, errors = await process.communicate()
-        if process.returncode:
-            raise from_program(process.returncode, b"", errors)
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.communicate()
+    with Popen(words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, bufsize=0) as process:
+        errors = bytearray()
+        lines = _lines(process, errors)
+        try:
+            yield lines
+            async for _ in lines:
+                pass
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        raise from_program(process.returncode, b"", bytes(errors))
+
+
+async def _lines(process: Popen[bytes], errors: bytearray) -> AsyncIterator[bytes]:
+    """The lines of standard output until both streams have ended. `errors` gets standard error."""
+    assert process.stdout is not None and process.stderr is not None
+    output = process.stdout.fileno()
+    streams = {output, process.stderr.fileno()}
+    rest = b""
+    while streams:
+        for descriptor in await _wait_for_any([*streams], None):
+            data = os.read(descriptor, CHUNK)
+            if not data:
+                streams.remove(descriptor)
+            elif descriptor != output:
+                errors += data[: LARGEST_DOCUMENT - len(errors)]
+            else:
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    yield line
+                if len(rest) > LARGEST_DOCUMENT:
+                    raise ValueError("a line of the program is too long")
+    if rest:
+        yield rest
 
 
 class AsyncTask:

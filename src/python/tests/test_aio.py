@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import subprocess
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -116,6 +117,26 @@ async def test_cancelled_task_start_leaves_nothing(store):
             await asyncio.wait_for(AsyncTask.run(["sleep", "60"]), seconds)
     await asyncio.sleep(1)
     await wait_until(runs_nothing)
+
+
+def test_loop_that_ends_during_a_wait_ends_at_once(store):
+    """At any step of the wait. asyncio's own processes wait forever if the loop ends between their fork and their pipes
+    (Python 3.11)."""
+    task = Task.start(["sleep", "60"])
+
+    async def leave_waiting(steps):
+        waiting = asyncio.ensure_future(AsyncTask(task).wait())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+
+    for steps in range(12):
+        loop = threading.Thread(target=lambda: asyncio.run(leave_waiting(steps)), daemon=True)
+        loop.start()
+        loop.join(5)
+        assert not loop.is_alive(), f"after {steps} steps"
+    assert not [words for words in command_lines() if b"wait" in words and task.id.encode() in words]
+    assert task.stop().outcome == "cancelled"
 
 
 @run
