@@ -6,11 +6,12 @@ import subprocess
 import time
 
 import bundles
-from cases.start import READ_ONLY_USR, links, runtimes
+from cases.start import IN_TURN, READ_ONLY_USR, links, runtimes, task_floor
 from lab import Failed
 from measure import Subject, Table, attempt, interleave
 
 TOO_LONG = 180  # seconds for all of a crowd
+TASK_FLOOR = f"task: {IN_TURN}"
 
 
 def commands(lab, bundle):
@@ -132,13 +133,19 @@ def run(lab):
     """The tables of this case."""
     lab.journaled()
     bundle, tables = bundles.make(lab, "crowd", limits=True), []
+    rates = Table("Sandboxes a second, by how many are begun at once", unit="a second", plot="lines", only_plot=True)
     lab.run(lab.brig, "task", "run", "--empty", "--", "true")
     peers = commands(lab, bundle)  # it mounts the program read-only for one of them
+
+    def floor():
+        words = [word.replace("-crowd", "-crowd-{}") for word in task_floor(lab, "-crowd")]
+        peers[TASK_FLOOR] = (words, "")
+
+    attempt(lab, rates, TASK_FLOOR, floor)
     there = set(lab.leftovers())
-    rates = Table("Sandboxes a second, by how many are begun at once", unit="a second", plot="lines", only_plot=True)
     for copies in [1, 8] if lab.quick else [1, 8, 32, 128, 500]:
         table = Table(f"{copies} at once", "With limits, without a filter; `bwrap` without limits, `brig task run` with everything on. The processor time is of "
-                      "all processes of a sandbox.",
+                      f"all processes of a sandbox. `{TASK_FLOOR}` is a C program without log and record: what the kernel alone takes for a task.",
                       more=[["rate", "a second", 0], ["busy", "processor ms each", 2], ["failed", "failed", 0], ["left", "left over", 0]], plot="")
         for name, (words, mounts) in peers.items():
             attempt(lab, table, name, lambda: crowd(lab, table, name, words, mounts, copies, there))

@@ -87,27 +87,32 @@ def variants(lab, tables):
             lab.run(*lab.anywhere(name, *lab.oci(name), "delete", "-f", f"{lab.tag}-{name}"), check=False)
 
 
+def task_floor(lab, suffix):
+    """The command that makes a task's calls in turn. It needs the filter and the empty ext4 image of a task: of one that has run."""
+    identity, pid = idle_task(lab)
+    try:
+        program = bundles.take_filter(lab, pid, "task")
+    finally:
+        lab.run(lab.brig, "task", "kill", identity, check=False)
+        lab.run(lab.brig, "task", "wait", identity, check=False)
+    images = lab.folder("store", "floor")
+    template = sorted(glob.glob(lab.path("store", "templates", "ext4*.img")))
+    if not template:
+        raise Failed("brig keeps no template of its disk")
+    lab.run("cp", "--sparse=always", template[0], f"{images}/template")
+    lab.run("sync", "-f", images)
+    groups = bundles.floor_groups(lab, suffix, True, only=["cpu", "memory", "pids"])
+    return [lab.program("floor"), "run", *groups, "--filter", program, "--disk", images, lab.folder("empty"), "true"]
+
+
 def task(lab, tables):
-    """The whole sandbox of a task. What a floor needs of it is taken from one: its filter and its empty ext4 image."""
+    """The whole sandbox of a task."""
     journaled = lab.journaled()
     lab.run(lab.brig, "task", "run", "--empty", "--", "true")
     subjects = []
 
     def floor():
-        identity, pid = idle_task(lab)
-        try:
-            program = bundles.take_filter(lab, pid, "task")
-        finally:
-            lab.run(lab.brig, "task", "kill", identity, check=False)
-            lab.run(lab.brig, "task", "wait", identity, check=False)
-        images = lab.folder("store", "floor")
-        template = sorted(glob.glob(lab.path("store", "templates", "ext4*.img")))
-        if not template:
-            raise Failed("brig keeps no template of its disk")
-        lab.run("cp", "--sparse=always", template[0], f"{images}/template")
-        lab.run("sync", "-f", images)
-        groups = bundles.floor_groups(lab, "-floor", True, only=["cpu", "memory", "pids"])
-        subjects.append(Subject(IN_TURN, [lab.program("floor"), "run", *groups, "--filter", program, "--disk", images, lab.folder("empty"), "true"]))
+        subjects.append(Subject(IN_TURN, task_floor(lab, "-floor")))
 
     attempt(lab, tables[-1], "the floor of a task", floor)
     ours = Subject("brig", [lab.brig, "task", "run", "--empty", "--", "true"])
