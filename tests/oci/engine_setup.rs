@@ -175,6 +175,10 @@ fn what_brig_cannot_write_is_refused_and_changes_nothing() {
         "printf '[network]\\ndeny = [\"a.example\"]\\n' > d.toml; $BRIG engine setup docker --profile ./d.toml",
         "`network.deny`",
     );
+    let as_user = "cp $BRIG /usr/local/bin/brig; \
+                   setpriv --reuid 65534 --regid 65534 --clear-groups /usr/local/bin/brig engine setup";
+    refused(&format!("rm -f /etc/docker/daemon*; {as_user} docker"), "add --user for your own engine");
+    refused(&format!("echo 'version = 2' > /etc/containerd/config.toml; {as_user} containerd"), "run it as root");
     refused("PATH=/bin; $BRIG engine setup cri-o", "cri-o is not installed");
     refused("$BRIG engine setup lxc", "the engines are podman, docker, containerd, cri-o");
     refused("$BRIG engine check docker", "brig is not a runtime of docker");
