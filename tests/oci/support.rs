@@ -30,7 +30,7 @@ pub struct Done {
 
 #[path = "../support/mounts.rs"]
 mod mounts;
-pub use mounts::same_mounts;
+pub use mounts::changed_mounts;
 #[path = "../support/skip.rs"]
 mod skipping;
 pub use skipping::skip;

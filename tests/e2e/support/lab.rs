@@ -19,7 +19,7 @@ pub fn is_root() -> bool {
 
 #[path = "../../support/mounts.rs"]
 mod mounts;
-pub use mounts::same_mounts;
+pub use mounts::changed_mounts;
 #[path = "../../support/skip.rs"]
 mod skipping;
 pub use skipping::skip;

@@ -29,7 +29,7 @@ mod task;
 
 pub use host::{cgroups_of, processes_of};
 pub use image::Image;
-pub use lab::{Lab, is_root, same_mounts, skip};
+pub use lab::{Lab, changed_mounts, is_root, skip};
 pub use program::brig as program;
 pub use run::Run;
 pub use task::{Started, Task};
