@@ -16,7 +16,7 @@ TASK_FLOOR = f"task: {IN_TURN}"
 
 def commands(lab, bundle):
     """Each peer's command; `{}` is the number of the copy."""
-    groups = [word.replace("-crowd", "-crowd-{}") for word in bundles.floor_groups(lab, "-crowd", True)]
+    groups = bundles.floor_groups(lab, "-crowd-{}", True)
     found = {"floor": ([lab.program("floor"), "run", *groups, f"{bundle}/rootfs", "/bin/true"], "")}
     for name in runtimes(lab):
         found[name] = ([*lab.oci(name), "run", "--bundle", bundle, f"{lab.tag}-{name}-{{}}"], lab.crun_mounts() if name == "crun" else "")
@@ -136,12 +136,8 @@ def run(lab):
     rates = Table("Sandboxes a second, by how many are begun at once", unit="a second", plot="lines", only_plot=True)
     lab.run(lab.brig, "task", "run", "--empty", "--", "true")
     peers = commands(lab, bundle)  # it mounts the program read-only for one of them
-
-    def floor():
-        words = [word.replace("-crowd", "-crowd-{}") for word in task_floor(lab, "-crowd")]
-        peers[TASK_FLOOR] = (words, "")
-
-    attempt(lab, rates, TASK_FLOOR, floor)
+    if floor := attempt(lab, rates, TASK_FLOOR, lambda: task_floor(lab, "-crowd-{}")):
+        peers[TASK_FLOOR] = (floor, "")
     there = set(lab.leftovers())
     for copies in [1, 8] if lab.quick else [1, 8, 32, 128, 500]:
         table = Table(f"{copies} at once", "With limits, without a filter; `bwrap` without limits, `brig task run` with everything on. The processor time is of "

@@ -109,12 +109,8 @@ def task(lab, tables):
     """The whole sandbox of a task."""
     journaled = lab.journaled()
     lab.run(lab.brig, "task", "run", "--empty", "--", "true")
-    subjects = []
-
-    def floor():
-        subjects.append(Subject(IN_TURN, task_floor(lab, "-floor")))
-
-    attempt(lab, tables[-1], "the floor of a task", floor)
+    floor = attempt(lab, tables[-1], "the floor of a task", lambda: task_floor(lab, "-floor"))
+    subjects = [Subject(IN_TURN, floor)] if floor else []
     ours = Subject("brig", [lab.brig, "task", "run", "--empty", "--", "true"])
     subjects.append(ours)
     if lab.has("bwrap"):
