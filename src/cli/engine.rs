@@ -122,15 +122,12 @@ fn set_up(arguments: SetupArguments) -> Result<ExitCode> {
         engine::setup(&Setup { engine, for_user: user, program, annotations, is_default: arguments.default })?
     };
     if !arguments.dry_run {
-        engine::apply(&edits).map_err(|error| {
-            match (rustix::process::geteuid().is_root(), arguments.user, engine) {
-                (true, ..) | (_, true, _) => error,
-                (_, _, Engine::Docker | Engine::Podman) => {
-                    error.hint("run it as root, or add --user for your own engine")
-                }
-                _ => error.hint("run it as root"),
-            }
-        })?;
+        let way = match engine {
+            Engine::Docker | Engine::Podman => "run it as root, or add --user for your own engine",
+            Engine::Containerd | Engine::Crio => "run it as root",
+        };
+        let may_write = arguments.user || rustix::process::geteuid().is_root();
+        engine::apply(&edits).map_err(|error| if may_write { error } else { error.hint(way) })?;
     }
     if arguments.json {
         let paths: Vec<_> = edits.iter().map(|edit| edit.path.display().to_string()).collect();
