@@ -5,7 +5,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::files::{fields_of, is_ready_by};
 use crate::spec::landlock::Landlock;
 use crate::sys::clone::{Side, clone_process, close_from, exit};
-use crate::sys::environment;
+use crate::sys::{environment, weaken};
 use crate::{landlock, seccomp};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -77,8 +77,8 @@ pub(crate) fn spawn_confined<Task: Work>(confinement: &Confinement<'_>, work: Ta
 
 fn confine<Task: Work>(confinement: &Confinement<'_>, work: &Task) -> Result<Task::Sources> {
     identity::die_with_parent()?;
-    if !cfg!(feature = "weakened") {
-        environment::wipe(); // a weakened build reads its switches later
+    if !weaken::is_off("gateway-environment") {
+        environment::wipe();
     }
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).failing(Kind::Identity, || "block the signals")?;
     crate::cgroup::enter(confinement.tasks).failing(Kind::Cgroup, || "move into the container's cgroup")?;

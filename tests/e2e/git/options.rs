@@ -153,8 +153,9 @@ fn the_agents_sandbox_has_the_credential_nowhere() {
     let search = format!(
         "cat >/tmp/search.py <<'END'\n{SEARCH}\nEND\npython3 /tmp/search.py; echo searched; until [ -e /tmp/go ]; do sleep 0.05; done"
     );
-    for is_variable in [true, false] {
+    for (is_variable, is_weakened) in [(true, false), (false, false), (true, true)] {
         let task = far.task(&lab, &url).args(["--allow", "b.test:8443", "--push-branch", "x"]);
+        let task = if is_weakened { task.weakened("gateway-environment") } else { task };
         let task = match is_variable {
             true => task.env("GIT_TOKEN", format!("me:{PASSWORD}")).args(["--git-credential", "env:GIT_TOKEN"]),
             false => task.args(["--git-credential", &format!("file:{}", far.credential.display())]),
@@ -165,10 +166,8 @@ fn the_agents_sandbox_has_the_credential_nowhere() {
         if is_root() {
             let all = below(started.pid());
             assert!(all.len() >= 3, "pid 1, its command and the gateway: {all:?}");
-            for pid in all {
-                let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-                assert!(!remembers(pid, PASSWORD.as_bytes()), "{pid} {name} has it");
-            }
+            let found = all.iter().filter(|pid| remembers(**pid, PASSWORD.as_bytes())).count();
+            assert_eq!(found, usize::from(is_weakened), "the gateway alone has it, without its guard: {all:?}");
             // The control: the same search finds the variable with the password.
             assert_eq!(remembers(started.pid(), PASSWORD.as_bytes()), is_variable);
         }
