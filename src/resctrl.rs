@@ -3,6 +3,7 @@
 //! The container's first process joins a [`Group`]. Never: removing a group that existed before.
 
 use crate::error::{Context, Error, Kind, Result};
+use crate::host::mounts;
 use crate::spec::config::linux::IntelRdt;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -149,15 +150,10 @@ impl Group {
 
 /// brig does not mount resctrl: its options affect the whole machine.
 fn mount_point() -> Result<PathBuf> {
-    let step = || "find the resctrl file system";
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").failing(Kind::LimitUnenforceable, step)?;
-    let found = mounts.lines().find_map(|line| {
-        let (mount, kind) = line.split_once(" - ")?;
-        kind.starts_with("resctrl ").then(|| mount.split(' ').nth(4).map(PathBuf::from))?
-    });
-    if let Some(path) = found {
-        return Ok(path);
+    if let Some(mount) = mounts()?.into_iter().find(|mount| mount.kind == "resctrl") {
+        return Ok(mount.point);
     }
+    let step = || "find the resctrl file system";
     let known = std::fs::read_to_string("/proc/filesystems").failing(Kind::LimitUnenforceable, step)?;
     let error = |words: &str| Error::new(Kind::LimitUnenforceable, words).doing("use `linux.intelRdt`");
     if known.split_whitespace().any(|name| name == "resctrl") {

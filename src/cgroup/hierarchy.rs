@@ -4,6 +4,7 @@
 use super::controller::{Controller, Controllers, Purpose};
 use super::path::CgroupPath;
 use crate::error::{Context, Error, Kind, Result};
+use crate::host::parse_mount;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -65,24 +66,28 @@ impl Hierarchy {
                 break;
             }
             let line = line.failing(Kind::Cgroup, || "read `/proc/self/mountinfo`")?;
-            let Some(mount) = cgroup_mount(&String::from_utf8_lossy(&line)) else { continue };
-            let matches = |each: &Membership| match &mount.options {
-                None => each.names.is_empty(),
-                Some(options) => !each.names.is_empty() && each.names.iter().all(|name| options.contains(name)),
+            let Some(mount) = parse_mount(&line) else { continue };
+            let is_v2 = mount.kind == "cgroup2";
+            if !is_v2 && mount.kind != "cgroup" {
+                continue;
+            }
+            let mounted: Vec<&str> = mount.options.split(',').collect();
+            let matches = |each: &Membership| {
+                each.names.is_empty() == is_v2 && each.names.iter().all(|name| mounted.contains(&name.as_str()))
             };
             let Some(at) = missing.iter().position(matches) else { continue };
             let member = missing.swap_remove(at);
             let tree = Tree {
                 controllers: member.names.iter().filter_map(|name| Controller::from_v1(name)).collect(),
                 mount: mount.point,
-                own: below(&member.path, &mount.root),
+                own: below(&member.path, &mount.root.to_string_lossy()),
             };
-            match mount.options {
-                None => found.v2 = Some(tree),
-                Some(_) if member.names == [SYSTEMD] => found.systemd = Some(tree),
-                // Ignore other named hierarchies.
-                Some(_) if tree.controllers.is_empty() => {}
-                Some(_) => found.v1.push(tree),
+            if is_v2 {
+                found.v2 = Some(tree);
+            } else if member.names == [SYSTEMD] {
+                found.systemd = Some(tree);
+            } else if !tree.controllers.is_empty() {
+                found.v1.push(tree); // not another named hierarchy
             }
         }
         if found.v1.is_empty() && found.v2.is_none() {
@@ -220,27 +225,6 @@ fn membership(line: &str) -> Option<Membership> {
     Some(Membership { names, path: path.to_owned() })
 }
 
-struct Mount {
-    root: String,
-    point: PathBuf,
-    /// The super block's options, which name the v1 controllers; `None` for v2.
-    options: Option<Vec<String>>,
-}
-
-/// proc_pid_mountinfo(5).
-fn cgroup_mount(line: &str) -> Option<Mount> {
-    let (left, right) = line.split_once(" - ")?;
-    let mut right = right.split(' ');
-    let options = match right.next()? {
-        "cgroup2" => None,
-        "cgroup" => Some(right.nth(1)?.split(',').map(str::to_owned).collect()),
-        _ => return None,
-    };
-    let mut left = left.split(' ').skip(3);
-    let (root, point) = (unescape(left.next()?), unescape(left.next()?));
-    Some(Mount { root, point: PathBuf::from(point), options })
-}
-
 /// The own path below the mounted part. The group may be outside: the mount is a bind of another part, or the group is
 /// above the cgroup namespace. Then the mount's root stands for it.
 fn below(path: &str, root: &str) -> String {
@@ -251,26 +235,6 @@ fn below(path: &str, root: &str) -> String {
         }
         _ => String::new(),
     }
-}
-
-/// mountinfo escapes space, tab, newline and backslash in octal.
-fn unescape(field: &str) -> String {
-    let mut out = String::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((before, after)) = rest.split_once('\\') {
-        out.push_str(before);
-        match after.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                out.push(char::from(byte));
-                rest = &after[3..];
-            }
-            None => {
-                out.push('\\');
-                rest = after;
-            }
-        }
-    }
-    out + rest
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ mod namespaces;
 // For `sandbox`, which imports no module of system calls.
 pub(crate) use crate::sys::weaken::is_off;
 pub(crate) use kernel::{is_local, landlock_abi, landlock_lacks, shows_other_owners};
-pub(crate) use mounts::{MountEntry, mounts, parse_mounts};
+pub(crate) use mounts::{MountEntry, mounts, parse_mount, parse_mounts};
 pub(crate) use namespaces::{can_be_mapped, overlays_take, subordinate_range, user_namespace_advice};
 use rustix::fs::{Access, access};
 use rustix::process::geteuid;

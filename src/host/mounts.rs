@@ -21,6 +21,8 @@ pub(crate) struct MountEntry {
     pub kind: String,
     /// A device, or the name that its maker gave.
     pub source: String,
+    /// Of the file system; those of the mount are not kept. For cgroup v1 they name the controllers.
+    pub options: String,
 }
 
 /// Parents before their children.
@@ -33,21 +35,23 @@ pub(crate) fn mounts() -> Result<Vec<MountEntry>> {
 }
 
 pub(crate) fn parse_mounts(table: &[u8]) -> Vec<MountEntry> {
-    let entry = |line: &[u8]| {
-        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let dash = fields.iter().position(|field| *field == b"-")?;
-        let (kind, source) = (*fields.get(dash + 1)?, *fields.get(dash + 2)?);
-        let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
-        Some(MountEntry {
-            id: number(fields.first()?)?,
-            parent: number(fields.get(1)?)?,
-            root: unescaped(fields.get(3)?),
-            point: unescaped(fields.get(4)?),
-            kind: String::from_utf8_lossy(kind).into_owned(),
-            source: String::from_utf8_lossy(source).into_owned(),
-        })
-    };
-    table.split(|byte| *byte == b'\n').filter_map(entry).collect()
+    table.split(|byte| *byte == b'\n').filter_map(parse_mount).collect()
+}
+
+pub(crate) fn parse_mount(line: &[u8]) -> Option<MountEntry> {
+    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let dash = fields.iter().position(|field| *field == b"-")?;
+    let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
+    let text = |at: usize| fields.get(dash + at).map(|field| String::from_utf8_lossy(field).into_owned());
+    Some(MountEntry {
+        id: number(fields.first()?)?,
+        parent: number(fields.get(1)?)?,
+        root: unescaped(fields.get(3)?),
+        point: unescaped(fields.get(4)?),
+        kind: text(1)?,
+        source: text(2)?,
+        options: text(3)?,
+    })
 }
 
 /// Decodes spaces and similar bytes: `\` and three octal digits.
@@ -79,17 +83,18 @@ mod tests {
         let table = b"21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
             44 21 0:40 /sub /srv/a\\040b rw,nosuid shared:5 master:2 - fuse.sshfs host: rw\n\
             a broken line\n";
-        let entry = |(id, parent), root: &str, point: &str, [kind, source]: [&str; 2]| MountEntry {
+        let entry = |(id, parent), root: &str, point: &str, [kind, source, options]: [&str; 3]| MountEntry {
             id,
             parent,
             root: root.into(),
             point: point.into(),
             kind: kind.into(),
             source: source.into(),
+            options: options.into(),
         };
         let entries = [
-            entry((21, 1), "/", "/", ["ext4", "/dev/sda1"]),
-            entry((44, 21), "/sub", "/srv/a b", ["fuse.sshfs", "host:"]),
+            entry((21, 1), "/", "/", ["ext4", "/dev/sda1", "rw"]),
+            entry((44, 21), "/sub", "/srv/a b", ["fuse.sshfs", "host:", "rw"]),
         ];
         assert_eq!(parse_mounts(table), entries);
     }

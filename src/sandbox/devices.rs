@@ -1,6 +1,7 @@
 //! The host's disks that a sandbox reads: each gets the io limits.
 
 use crate::error::{Context, Error, Kind, Result};
+use crate::host::{MountEntry, mounts};
 use rustix::fs::{AtFlags, CWD, StatxFlags, major, minor, statx};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -29,8 +30,7 @@ fn disk(path: &Path) -> Result<Option<Device>> {
         return whole(device).failing(Kind::LimitUnenforceable, step).map(Some);
     }
     // Memory, an overlay, or a file system such as btrfs with its own numbers; its source identifies it.
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").failing(Kind::LimitUnenforceable, step)?;
-    match source(&mounts, status.stx_mnt_id) {
+    match source(&mounts()?, status.stx_mnt_id) {
         Some(Source::Memory) => Ok(None),
         Some(Source::Device(source)) => {
             let node = rustix::fs::stat(&source).failing(Kind::LimitUnenforceable, step)?;
@@ -60,11 +60,9 @@ enum Source {
     Device(PathBuf),
 }
 
-/// Reads proc_pid_mountinfo(5).
-fn source(mounts: &str, id: u64) -> Option<Source> {
-    let line = mounts.lines().find(|line| line.split(' ').next() == Some(&id.to_string()))?;
-    let mut words = line.split_once(" - ")?.1.split(' ');
-    match (words.next()?, words.next()?) {
+fn source(mounts: &[MountEntry], id: u64) -> Option<Source> {
+    let mount = mounts.iter().find(|mount| mount.id == id)?;
+    match (mount.kind.as_str(), mount.source.as_str()) {
         ("tmpfs" | "ramfs" | "rootfs" | "devtmpfs", _) => Some(Source::Memory),
         (_, device) if device.starts_with("/dev/") => Some(Source::Device(device.into())),
         _ => None,
@@ -74,16 +72,19 @@ fn source(mounts: &str, id: u64) -> Option<Source> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::parse_mounts;
 
     #[test]
     fn the_source_of_a_mount_is_memory_a_disk_or_unknown() {
-        let mounts = "20 1 0:5 / /run rw - tmpfs tmpfs rw\n\
+        let mounts = parse_mounts(
+            b"20 1 0:5 / /run rw - tmpfs tmpfs rw\n\
                       21 1 0:30 /sub / rw shared:1 - btrfs /dev/sda2 rw,subvol=/sub\n\
-                      22 1 0:40 / / rw - overlay overlay rw,lowerdir=/a\n";
-        assert_eq!(source(mounts, 20), Some(Source::Memory));
-        assert_eq!(source(mounts, 21), Some(Source::Device("/dev/sda2".into())));
-        assert_eq!(source(mounts, 22), None);
-        assert_eq!(source(mounts, 2), None);
+                      22 1 0:40 / / rw - overlay overlay rw,lowerdir=/a\n",
+        );
+        assert_eq!(source(&mounts, 20), Some(Source::Memory));
+        assert_eq!(source(&mounts, 21), Some(Source::Device("/dev/sda2".into())));
+        assert_eq!(source(&mounts, 22), None);
+        assert_eq!(source(&mounts, 2), None);
     }
 
     #[test]
