@@ -50,7 +50,7 @@ fn contains_login(folder: &Path, homes: &[PathBuf]) -> bool {
     homes.iter().flat_map(logins).any(|login| login.starts_with(folder) && login.exists())
 }
 
-/// Refuses secrets, git's keys and mounts that are or contain logins, except those of `named`.
+/// Refuses secrets, git's keys, mounts and a root that are or contain logins, except those of `named`.
 pub(super) fn check(definition: &Definition, named: &[String]) -> Result<()> {
     let secrets = definition.secrets.iter().map(|secret| &secret.source);
     let sources = secrets.chain(&definition.git.credential).chain(&definition.git.ssh_key);
@@ -60,7 +60,7 @@ pub(super) fn check(definition: &Definition, named: &[String]) -> Result<()> {
     });
     let homes = homes();
     let mounts = definition.sandbox.mounts.iter().map(|mount| &mount.source);
-    for path in secrets.chain(mounts) {
+    for path in secrets.chain(mounts).chain(&definition.sandbox.rootfs) {
         let is_named = named.iter().any(|name| Path::new(name) == path);
         // A link may lead to a login. A file that does not exist is refused when it is opened.
         let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
@@ -104,6 +104,14 @@ mod tests {
         {
             assert_eq!(contains_login(&path, &homes), expected, "{}", path.display());
         }
+    }
+
+    #[test]
+    fn root_with_a_login_is_refused() {
+        let mut definition = Definition::new(Vec::new());
+        definition.sandbox.rootfs = Some("/home/a/.ssh".into());
+        let error = check(&definition, &[]).unwrap_err();
+        assert!(error.to_string().contains("`/home/a/.ssh` is the login of a person"), "{error}");
     }
 
     #[test]

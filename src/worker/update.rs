@@ -50,6 +50,10 @@ pub fn update(folder: &Folder, store: &Store, name: &str, fetch: &mut dyn FnMut(
     let used = store.record(&running.id)?.image.ok_or_else(|| {
         Error::new(Kind::State, format!("the worker `{name}` runs without an image")).hint("run `brig worker apply`")
     })?;
+    if used.reference != wish.reference {
+        let words = format!("the worker `{name}` runs `{}`, and its file names `{}`", used.reference, wish.reference);
+        return Err(Error::new(Kind::State, words).hint("start the other image: brig worker apply"));
+    }
     let images = image::Store::open(store.root())?;
     let from = images.find(&used.digest)?.digest;
     fetch(&wish.reference)?;

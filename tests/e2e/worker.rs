@@ -407,6 +407,10 @@ fn update_goes_back_to_the_former_image_if_the_new_one_does_not_start() {
     Image::new(&lab, "app").file("etc/version", "3", 0o644).load();
     let (status, result, third) = update();
     assert_eq!((status, result.as_str(), &third["reason"]), (Some(0), "updated", &Value::Null), "{third}");
+    // Another image in the file is not an update: going back would give its name to the former image.
+    write(&lab, "beta", "image = \"app:2\"\n");
+    let (status, _, error) = with_systemctl(&lab, &bin, &["update", "beta", "--no-pull"]);
+    assert!(status == Some(125) && error.contains("its file names `app:2`"), "{error}");
     // A digest keeps its meaning.
     let pinned = format!("app@{}", third["to"].as_str().unwrap());
     write(&lab, "beta", &format!("image = \"{pinned}\"\n"));

@@ -64,6 +64,13 @@ pub(super) fn ask(store: &Store, receipt: &Receipt) -> Result<()> {
     loop {
         match question("apply? [y/n/diff/keep] ").as_deref() {
             Some("y" | "yes") => return task::apply(store, id).map(|_| ()),
+            Some("n" | "no") if store.has_more_than_changes(id) => {
+                tell!(
+                    "brig: the changes are not applied. The task has artifacts, commits or a kept workspace, and stays"
+                );
+                tell!("brig: to remove all of it: brig task rm {id}");
+                return Ok(());
+            }
             Some("n" | "no") => {
                 store.remove(id)?;
                 tell!("brig: the changes are discarded");

@@ -5,7 +5,7 @@ use crate::error::{Kind, Result, Step};
 use crate::host::is_off;
 use crate::task::definition::{Definition, WorkspaceSource, hosted};
 use crate::task::definition::{KeyTable, LoginTable};
-use crate::task::secrets::{LoginFile, Source, expired_for};
+use crate::task::secrets::{LoginFile, expired_for};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -78,17 +78,19 @@ pub(super) fn names(keys: &[KeyTable]) -> String {
     names.join(", ")
 }
 
+/// The login files of these programs that exist.
+pub(super) fn files<'all>(tables: impl IntoIterator<Item = &'all AgentTable>, caller: &Caller<'_>) -> Vec<PathBuf> {
+    let logins = tables.into_iter().flat_map(|table| &table.keys).filter_map(|key| key.login.as_ref());
+    logins.filter_map(|login| path(login, caller)).collect()
+}
+
 /// Hides login files from the workspace; refuses a mount or a root with one.
-pub(super) fn hide(definition: &mut Definition) -> Result<()> {
+pub(super) fn hide(files: Vec<PathBuf>, definition: &mut Definition) -> Result<()> {
     if is_off("agent-login") {
         return Ok(());
     }
-    let logins = definition.secrets.iter().filter_map(|secret| match &secret.source {
-        Source::Login(login) => Some(login.path.clone()),
-        _ => None,
-    });
     let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    for file in logins.collect::<Vec<_>>() {
+    for file in files {
         let sandbox = &mut definition.sandbox;
         let mut shown = sandbox.mounts.iter().map(|mount| &mount.source).chain(&sandbox.rootfs);
         if let Some(path) = shown.find(|path| file.starts_with(real(path))) {

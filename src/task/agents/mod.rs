@@ -104,7 +104,9 @@ impl Agent {
     pub fn complete(&self, caller: &Caller<'_>, definition: &mut Definition) -> Result<AgentFacts> {
         let program = show_program(&self.table, caller, definition)?;
         let keys = keys::add(&self.name, &self.table, caller, definition)?;
-        login::hide(definition)?;
+        // Also where a key of a variable is used: the file is a person's account.
+        let known = presets::built_in();
+        login::hide(login::files(known.iter().chain([&self.table]), caller), definition)?;
         let mut command: Vec<OsString> = self.seed(&program, definition);
         command.push(program.clone().into_os_string());
         if !self.is_own_command {

@@ -69,6 +69,14 @@ pub(super) fn read(name: &str, definition: &mut Definition) -> Result<AgentTable
     })
 }
 
+/// The tables of the built-in presets, also of those that a file of the caller replaces.
+pub(super) fn built_in() -> Vec<AgentTable> {
+    let table = |(name, text): &(&str, &str)| {
+        take_text(text, Path::new(name), &mut Definition::new(Vec::new()), true).ok().flatten()
+    };
+    PRESETS.iter().filter_map(table).collect()
+}
+
 /// Every preset: built in, and the caller's own.
 pub fn presets() -> Result<Vec<PresetSummary>> {
     let mut names: Vec<String> = PRESETS.iter().map(|(name, _)| (*name).to_owned()).collect();

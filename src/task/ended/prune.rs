@@ -3,7 +3,7 @@
 use super::export::EXPORT_LOCK;
 use super::filter::Filter;
 use super::keep::{IMAGE, needed_base};
-use super::reconcile::reap_one;
+use super::reconcile::{has_work, reap_one};
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Lock};
 use crate::sandbox::{CHECKPOINTS, parse_size, size};
@@ -136,6 +136,12 @@ impl Store {
         name.map_or(Ok(()), |name| self.release_name(&name, id))?;
         // With its record its remains could not be reaped.
         reap_one(self, id).map(|_| ())
+    }
+
+    /// Whether a task has more than its changes: artifacts, commits, checkpoints or a kept workspace.
+    pub fn has_more_than_changes(&self, id: &str) -> bool {
+        let directory = self.task(id);
+        has_work(&directory) || directory.join("artifacts").exists()
     }
 
     /// The checkouts that tasks except `leaving` need.

@@ -215,8 +215,8 @@ fn has_receipt(store: &Store, id: &str) -> Result<bool> {
     }
 }
 
-/// Whether a directory has work that cannot be made again.
-fn has_work(directory: &Path) -> bool {
+/// Whether a directory has work that cannot be made again, beside its changes.
+pub(super) fn has_work(directory: &Path) -> bool {
     [keep::IMAGE, sandbox::CHECKPOINTS, git::COMMITS].iter().any(|name| directory.join(name).exists())
 }
 

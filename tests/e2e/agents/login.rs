@@ -109,13 +109,20 @@ fn no_folder_or_mount_shows_the_login_file() {
     write(&inside, TOKEN, 3600);
     let script = "cat .claude/.credentials.json; true";
     let own = || task(&lab, &[]).env("CLAUDE_CONFIG_DIR", &inside);
-    let hidden = own().sh(script);
-    assert!(!hidden.succeeded().stdout.contains("accessToken"), "{hidden:#?}");
+    // A key in a variable makes no difference: the login stays a person's account.
+    let keys = ["", "sk-ant-0123456789"];
+    for key in keys {
+        let hidden = own().env("ANTHROPIC_API_KEY", key).sh(script);
+        assert!(!hidden.succeeded().stdout.contains("accessToken"), "{hidden:#?}");
+    }
     let shown = own().weakened("agent-login").sh(script).stdout;
     assert!(shown.contains("accessToken"), "{shown}");
     write(&directory(&lab), TOKEN, 3600);
     let mount = format!("{}:/data", directory(&lab).display());
-    task(&lab, &["--mount", &mount]).run(NOTHING).refused(125, &["would show the login"]);
+    for key in keys {
+        let task = task(&lab, &["--mount", &mount]).env("ANTHROPIC_API_KEY", key);
+        task.run(NOTHING).refused(125, &["would show the login"]);
+    }
     let weak = task(&lab, &["--mount", &mount]).weakened("agent-login").sh("cat /data/.credentials.json");
     assert!(weak.stdout.contains("accessToken"), "{weak:#?}");
 }

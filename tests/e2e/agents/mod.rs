@@ -220,6 +220,14 @@ fn at_a_terminal_the_changes_are_shown_applied_kept_or_discarded() {
         keyboard.wait_for(words);
         assert_eq!((content().as_str(), lab.ids().len()), ("one\n", records), "{answer:?}");
     }
+    // More than the changes is not discarded with them.
+    let mut keyboard = Keyboard::start(agent(&lab, &[], &["--artifact", "new"]).command_for(NOTHING));
+    keyboard.wait_for("apply? [y/n/diff/keep]");
+    keyboard.press("n\r");
+    keyboard.wait_for("has artifacts, commits or a kept workspace");
+    assert_eq!(keyboard.status(), Some(0), "{}", keyboard.screen());
+    let task = lab.store().join("tasks").join(lab.ids().pop().unwrap());
+    assert_eq!(std::fs::read_to_string(task.join("artifacts/new")).unwrap(), "new\n");
     let mut keyboard = begin();
     keyboard.press("y\r");
     assert_eq!(keyboard.status(), Some(0), "{}", keyboard.screen());
