@@ -178,9 +178,10 @@ class BrigEnvironment(BaseEnvironment):
     async def download_dir(self, source_dir: str, target_dir: Union[Path, str]) -> None:
         target = Path(target_dir)
         await asyncio.to_thread(target.mkdir, parents=True, exist_ok=True)
+        # Into the folder: an existing `target / entry.name` would get the entry below itself.
         for entry in await self._running().list_files(source_dir):
             if entry.kind != "other":
-                await self._running().download(f"{source_dir}/{entry.name}", target / entry.name)
+                await self._running().download(f"{source_dir}/{entry.name}", target)
 
     async def _apply_network_policy(self, network_policy: NetworkPolicy) -> None:
         if NetworkMode.PUBLIC in (network_policy.network_mode, self._network_policy.network_mode):

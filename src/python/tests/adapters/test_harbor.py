@@ -91,6 +91,27 @@ def test_files_users_and_limits(store, busybox_root, tmp_path, folder):
     asyncio.run(check())
 
 
+def test_second_download_replaces_files_and_follows_no_link(store, busybox_root, tmp_path):
+    outside, target = tmp_path / "outside", tmp_path / "out"
+    outside.mkdir()
+
+    async def check():
+        environment = make(tmp_path, busybox_root)
+        await environment.start(False)
+        try:
+            await environment.exec(f"mkdir -p /d/s; echo 1 > /d/s/f; echo 1 > /d/s/old; ln -s {outside} /d/link")
+            await environment.download_dir("/d", target)
+            await environment.exec("rm /d/link /d/s/old; echo 2 | tee /d/s/f > /d/link")
+            await environment.download_dir("/d", target)
+        finally:
+            await environment.stop(True)
+
+    asyncio.run(check())
+    files = {str(path.relative_to(target)): path.read_text() for path in target.rglob("*") if path.is_file()}
+    assert files == {"s/f": "2\n", "s/old": "1\n", "link": "2\n"}
+    assert not (target / "link").is_symlink() and list(outside.iterdir()) == []
+
+
 def test_policies_are_rules_and_change_while_it_runs(store, busybox_root, tmp_path):
     assert rules(CLOSED) == []
     assert rules(allowing("a.org", "*.b.org", "10.0.0.0/8")) == ["a.org:80,443", "*.b.org:80,443", "10.0.0.0/8:80,443"]
