@@ -23,6 +23,8 @@ from harbor.models.task.config import NetworkMode, NetworkPolicy
 
 from ..aio import AsyncSandbox
 from ..errors import BrigError, ExecTimeout
+from ..requests import MAX_OUTPUT
+from ..session import Collector
 
 # Ports that an allowed host has: harbor names none.
 PORTS = "80,443"
@@ -137,13 +139,13 @@ class BrigEnvironment(BaseEnvironment):
                 done = await box.exec(words, background=True, **options)
                 stdout, stderr, status = done.stdout, done.stderr, done.status
             else:
-                parts: dict[str, bytes] = {"stdout": b"", "stderr": b""}
+                kept = Collector(MAX_OUTPUT)
                 async with await box.exec_stream(words, background=True, **options) as process:
                     async for chunk in process:
-                        parts[chunk.stream] += chunk.data
+                        kept.add(chunk.stream, chunk.data)
                         await output(chunk.data.decode(errors="replace"), chunk.stream)  # type: ignore[arg-type]
                     status = await process.wait()
-                stdout, stderr = parts["stdout"], parts["stderr"]
+                stdout, stderr = kept.get("stdout"), kept.get("stderr")
         except ExecTimeout as error:
             raise RuntimeError(f"Command timed out after {timeout_sec} seconds") from error
         except BrigError as error:

@@ -112,6 +112,28 @@ def test_second_download_replaces_files_and_follows_no_link(store, busybox_root,
     assert not (target / "link").is_symlink() and list(outside.iterdir()) == []
 
 
+def test_streamed_output_is_kept_up_to_the_bound(store, busybox_root, tmp_path, monkeypatch):
+    monkeypatch.setattr("brig_sandbox.adapters.harbor.MAX_OUTPUT", 1 << 20)
+    passed = 0
+
+    async def count(text, stream):
+        nonlocal passed
+        passed += len(text)
+
+    async def check():
+        environment = make(tmp_path, busybox_root)
+        await environment.start(False)
+        try:
+            with environment.scoped_output_callback(count):
+                return await environment.exec("head -c 52428800 /dev/zero; echo no >&2; exit 3")
+        finally:
+            await environment.stop(True)
+
+    done = asyncio.run(check())
+    assert (len(done.stdout), done.stderr, done.return_code) == (1 << 20, "no\n", 3)
+    assert passed == (50 << 20) + len("no\n")
+
+
 def test_policies_are_rules_and_change_while_it_runs(store, busybox_root, tmp_path):
     assert rules(CLOSED) == []
     assert rules(allowing("a.org", "*.b.org", "10.0.0.0/8")) == ["a.org:80,443", "*.b.org:80,443", "10.0.0.0/8:80,443"]
