@@ -277,16 +277,16 @@ class AsyncSandbox:
         return requests.find_user(text, await read("/etc/passwd"), await read("/etc/group"))
 
     async def _file(self, request: Any, data: bytes = b"", most: int = MAX_OUTPUT) -> bytes:
-        output = Collector(most)
+        output = Collector(most, requests.MAX_ERROR)
         async with await self._start_session(requests.file_request()) as process:
             process.write(requests.file_line(request) + data)
             process.close_input()
             async for chunk in process:
                 output.add(chunk.stream, chunk.data)
-                if output.truncated:
-                    break  # the rest may be endless
-            result = output.result(0 if output.truncated else await process.wait())
-        return requests.check_file_result(result, most)
+                if output.truncated:  # the rest may be endless
+                    raise requests.too_much(chunk.stream, most)
+            result = output.result(await process.wait())
+        return requests.check_file_result(result)
 
     async def read_file(self, path: Path, *, max_bytes: int = MAX_FILE) -> bytes:
         """The bytes of a file."""

@@ -22,6 +22,8 @@ WORKSPACE = "/workspace"
 MAX_OUTPUT = 256 << 20
 # The largest file that `read_file` returns.
 MAX_FILE = 1 << 30
+# The longest error document of a file process. It contains the path, and a request has at most 64 KiB.
+MAX_ERROR = 128 << 10
 # The most account data that is read.
 MAX_ACCOUNTS = 1 << 20
 # Processes at a time in one sandbox by one object. The supervisor has 64 connections.
@@ -112,10 +114,15 @@ def pack_request(path: Path, name: str, exclude: Sequence[str]) -> dict[str, Any
     return {"pack": [f"{WORKSPACE}/." if source == WORKSPACE else source, name, list(exclude)]}
 
 
-def check_file_result(result: Result, most: Optional[int] = None) -> bytes:
+def too_much(stream: str, most: int) -> BrigError:
+    """The error for a stream of a file process that exceeds its bound."""
+    if stream == "stderr":
+        return BrigError("E-LOST", f"the error of the file process has more than {MAX_ERROR} bytes")
+    return BrigError("E-USAGE", f"the file has more than {most} bytes", "use `download`, or a larger `max_bytes`")
+
+
+def check_file_result(result: Result) -> bytes:
     """The output of a file process; raises its error."""
-    if result.truncated:
-        raise BrigError("E-USAGE", f"the file has more than {most} bytes", "use `download`, or a larger `max_bytes`")
     if result.status == 0:
         return result.stdout
     try:

@@ -259,16 +259,16 @@ class Sandbox:
 
     def _file(self, request: Any, data: bytes = b"", most: int = MAX_OUTPUT) -> bytes:
         """Serves a file request to its end."""
-        output = Collector(most)
+        output = Collector(most, requests.MAX_ERROR)
         with self._start_session(requests.file_request()) as process:
             process.write(requests.file_line(request) + data)
             process.close_input()
             for chunk in process:
                 output.add(chunk.stream, chunk.data)
-                if output.truncated:
-                    break  # the rest may be endless
-            result = output.result(0 if output.truncated else process.wait())
-        return requests.check_file_result(result, most)
+                if output.truncated:  # the rest may be endless
+                    raise requests.too_much(chunk.stream, most)
+            result = output.result(process.wait())
+        return requests.check_file_result(result)
 
     def read_file(self, path: Path, *, max_bytes: int = MAX_FILE) -> bytes:
         """The bytes of a file. A relative path is meant from the workspace, and links lead to files of the sandbox."""

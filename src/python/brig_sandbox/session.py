@@ -252,17 +252,17 @@ def _end(session: Session, release: Callable[[], None]) -> None:
 
 
 class Collector:
-    """The output of a process, up to a bound."""
+    """The output of a process, up to a bound for each stream."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, most_errors: Optional[int] = None) -> None:
+        self._most = {"stdout": most, "stderr": most if most_errors is None else most_errors}
         self._parts: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
         self._size = {"stdout": 0, "stderr": 0}
         self.truncated = False
 
     def add(self, name: str, data: bytes) -> None:
         """Adds output."""
-        room = self._most - self._size[name]
+        room = self._most[name] - self._size[name]
         if len(data) > room:
             self.truncated = True
             data = data[: max(room, 0)]

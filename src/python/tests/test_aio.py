@@ -166,6 +166,9 @@ async def test_async_read_ends_at_its_bound(store):
         with pytest.raises(BrigError) as error:
             await asyncio.wait_for(box.read_file("sparse", max_bytes=1000), 10)
         assert error.value.code == "E-USAGE"
+        with pytest.raises(BrigError) as error:
+            await box.read_file("missing", max_bytes=1)
+        assert error.value.code == "E-NOT-FOUND"
 
 
 @run

@@ -82,6 +82,9 @@ def test_read_ends_at_its_bound(box):
             box.read_file(path, max_bytes=1000)
         assert error.value.code == "E-USAGE" and "1000 bytes" in str(error.value)
     assert time.monotonic() - began < 10
+    with pytest.raises(BrigError) as error:
+        box.read_file("missing", max_bytes=1)
+    assert error.value.code == "E-NOT-FOUND"
 
 
 def test_exec_errors_have_codes(box):
