@@ -256,22 +256,21 @@ class Collector:
 
     def __init__(self, most: int, most_errors: Optional[int] = None) -> None:
         self._most = {"stdout": most, "stderr": most if most_errors is None else most_errors}
-        self._parts: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
-        self._size = {"stdout": 0, "stderr": 0}
+        # Not a list: its small pieces would need many times the memory of their bytes.
+        self._kept = {"stdout": bytearray(), "stderr": bytearray()}
         self.truncated = False
 
     def add(self, name: str, data: bytes) -> None:
         """Adds output."""
-        room = self._most[name] - self._size[name]
+        kept = self._kept[name]
+        room = max(self._most[name] - len(kept), 0)
         if len(data) > room:
             self.truncated = True
-            data = data[: max(room, 0)]
-        self._size[name] += len(data)
-        self._parts[name].append(data)
+        kept += data[:room]
 
     def get(self, name: str) -> bytes:
         """The output of one stream."""
-        return b"".join(self._parts[name])
+        return bytes(self._kept[name])
 
     def result(self, status: int) -> Result:
         """The result of a process with this exit status."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from brig_sandbox import (
     find_program,
 )
 from brig_sandbox.requests import check_file_result, entries, exec_request
+from brig_sandbox.session import Collector
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -72,6 +74,16 @@ def test_exec_passes_large_input_and_output(box):
     assert box.exec(["cat"], input=data).stdout == data
     cut = box.exec(["head", "-c", "1000000", "/dev/zero"], max_output=1000)
     assert cut.truncated and len(cut.stdout) == 1000 and cut.status == 0
+
+
+def test_small_pieces_of_output_need_no_more_memory_than_their_bytes():
+    output = Collector(1 << 20)
+    tracemalloc.start()
+    for number in range(400_000):
+        output.add("stdout", b"%03d" % (number % 1000))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(output.get("stdout")) == 1 << 20 and size < 2 << 20
 
 
 def test_read_ends_at_its_bound(box):
