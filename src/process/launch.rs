@@ -13,13 +13,16 @@ use crate::sys::exec::execve;
 use crate::sys::signal::restore_signal;
 use crate::{hooks, landlock, mounts, seccomp, sys};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
-use rustix::fs::{FileType, Gid, OFlags, Uid, fchown, fstat};
+use rustix::fs::{FileType, Gid, Mode, OFlags, ResolveFlags, Uid, fchown, fstat, fstatfs, openat2};
 use rustix::io::{Errno, FdFlags};
 use rustix::process::{setrlimit, setsid};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use rustix::termios::{OptionalActions, OutputModes, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+
+/// Documentation/filesystems/devpts.rst; linux/magic.h.
+const DEVPTS_SUPER_MAGIC: rustix::fs::FsWord = 0x1cd1;
 
 pub(super) fn run(mut command: Command, stdio: &Stdio, pid_1: Option<reaper::Gate>, parent: &Channel) -> ! {
     let Err(error) = recipe(&mut command, stdio, pid_1, parent);
@@ -215,8 +218,8 @@ fn new_session() -> Result<()> {
     }
 }
 
-/// The command's user can then open its pipes and terminals by name. Other files may be the caller's (CVE-2026-88265).
-/// The descriptors work after an error too.
+/// The command's user can then open its pipes and its terminal by name. Other files, and a terminal that the command
+/// inherits, are the caller's (CVE-2026-88265). The descriptors work after an error too.
 pub(super) fn give_streams(command: &Command) {
     if !command.outlives_parent {
         return;
@@ -225,7 +228,10 @@ pub(super) fn give_streams(command: &Command) {
     for stream in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
         let Ok(status) = rustix::fs::fstat(stream) else { continue };
         let kind = rustix::fs::FileType::from_raw_mode(status.st_mode);
-        let ours = kind == rustix::fs::FileType::Fifo || rustix::termios::isatty(stream);
+        let ours = match rustix::termios::isatty(stream) {
+            true => command.controlling_terminal,
+            false => kind == rustix::fs::FileType::Fifo,
+        };
         if status.st_uid != uid && (ours || sys::weaken::is_off("stream-check")) {
             let _ = rustix::fs::fchown(stream, Some(rustix::fs::Uid::from_raw(uid)), None);
         }
@@ -312,11 +318,34 @@ pub(super) fn open_console(root: BorrowedFd<'_>, size: Terminal, parent: &Channe
     Ok(stdio)
 }
 
+/// The multiplexer of the container's devpts. Another file system there could answer the ioctls of a terminal, and the
+/// number that one of them returns becomes our descriptor.
+fn open_multiplexer(root: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let step = || "open a terminal of the container";
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    if sys::weaken::is_off("console-devpts") {
+        return mounts::resolve::open_as(root, Path::new("/dev/pts/ptmx"), flags);
+    }
+    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let devpts = mounts::resolve::open_as(root, Path::new("/dev/pts"), directory)?;
+    let is_devpts = fstatfs(&devpts).failing(Kind::Mount, step)?.f_type == DEVPTS_SUPER_MAGIC;
+    // A mount over the file itself gives EXDEV.
+    let within = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
+    match openat2(&devpts, "ptmx", flags, Mode::empty(), within) {
+        Ok(master) if is_devpts => Ok(master),
+        Ok(_) | Err(Errno::XDEV) => {
+            Err(Error::new(Kind::Mount, "`/dev/pts/ptmx` of the container is not that of a devpts")
+                .doing(step())
+                .hint("mount a devpts at `/dev/pts`, and nothing over its files"))
+        }
+        Err(errno) => Err(errno).failing(Kind::Mount, step),
+    }
+}
+
 /// In the container's devpts. Also returns the master.
 pub(super) fn make_console(root: BorrowedFd<'_>, size: Terminal) -> Result<(Stdio, OwnedFd)> {
     let step = || "open a terminal of the container";
-    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let master = mounts::resolve::open_as(root, Path::new("/dev/pts/ptmx"), flags)?;
+    let master = open_multiplexer(root)?;
     unlockpt(&master).failing(Kind::Identity, step)?;
     let Terminal { rows, columns, passes_newlines } = size;
     let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };

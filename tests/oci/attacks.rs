@@ -2,7 +2,7 @@
 //! against the weakened build. There it must succeed, or the test would prove nothing.
 
 use crate::fields::through;
-use crate::support::{Lab, eventually};
+use crate::support::{Lab, eventually, in_terminal};
 use serde_json::json;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
@@ -200,6 +200,36 @@ fn a_file_of_the_host_on_a_standard_stream_keeps_its_owner() {
         let mut command = lab.command(&["run", &lab.id]);
         assert!(command.stdin(std::fs::File::open(&file).unwrap()).status().unwrap().success());
         std::fs::metadata(&file).unwrap().uid() != 0
+    });
+}
+
+#[test]
+fn a_terminal_that_a_container_inherits_keeps_its_owner() {
+    // Another user of that number could open it, and its own user no more.
+    attempt("stream-check", |lab| {
+        lab.config["process"]["user"]["uid"] = json!(1000);
+        lab.args(&["true"]);
+        let done = in_terminal(lab, &["run", &lab.id], "", "; stat -c owner:%u: $(tty)");
+        assert!(done.out.contains("owner:"), "{}", done.out);
+        !done.out.contains("owner:0:")
+    });
+}
+
+/// The file that takes the place of the multiplexer is that of another devpts. A FUSE file could answer its ioctls with
+/// the number of any descriptor.
+#[test]
+fn a_terminal_is_not_made_by_a_file_over_the_multiplexer() {
+    // CVE-2025-52565
+    attempt("console-devpts", |lab| {
+        for set in ["bounding", "effective", "permitted"] {
+            lab.config["process"]["capabilities"][set] = json!(["CAP_SYS_ADMIN"]);
+        }
+        lab.sh("mount -t tmpfs none /dev/pts && mkdir /dev/pts/pts && touch /dev/pts/ptmx && \
+            mount -t devpts -o newinstance,ptmxmode=666 other /dev/pts/pts && \
+            mount -o bind /dev/pts/pts/ptmx /dev/pts/ptmx && echo ready > /ready; exec sleep 100");
+        lab.start();
+        eventually("the file is replaced", || lab.root("/ready").exists());
+        in_terminal(lab, &["exec", "-t", &lab.id, "true"], "", "").status == 0
     });
 }
 

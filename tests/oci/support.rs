@@ -252,6 +252,18 @@ impl Done {
     }
 }
 
+/// Runs a command of brig's at a new terminal, in a line of shell between other words.
+pub fn in_terminal(lab: &Lab, arguments: &[&str], before: &str, after: &str) -> Done {
+    let command = lab.command(arguments);
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+    let mut script = Command::new("timeout");
+    script.args(["60", "script", "-qec", &format!("{before}{}{after}", words.join(" ")), "/dev/null"]);
+    script.current_dir(lab.path()).stdin(Stdio::null());
+    script.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    finish(&mut script)
+}
+
 /// Runs a command to its end.
 pub fn finish(command: &mut Command) -> Done {
     use std::os::unix::process::ExitStatusExt;
