@@ -368,6 +368,20 @@ fn a_signal_for_all_reaches_those_who_run_away_too() {
 }
 
 #[test]
+fn a_signal_for_all_reaches_the_first_process_without_a_group() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.without("pid").without("cgroup").args(&["sleep", "100"]);
+    lab.config["linux"].as_object_mut().unwrap().remove("resources");
+    let mut command = lab.command(&["--cgroup-manager=disabled", "run", "--detach", &lab.id]);
+    let quiet = || std::process::Stdio::null();
+    assert!(command.stdout(quiet()).stderr(quiet()).status().unwrap().success());
+    lab.brig(&["kill", "--all", &lab.id, "KILL"]).succeeded();
+    eventually("it has ended", || lab.status() == "stopped");
+    lab.brig(&["kill", "--all", &lab.id, "KILL"]).succeeded();
+    lab.brig(&["kill", &lab.id, "TERM"]).failed_with("container not running");
+}
+
+#[test]
 fn a_signal_for_all_leaves_a_container_paused_that_was() {
     let Some(mut lab) = Lab::new() else { return };
     lab.sh("trap 'echo heard >> /heard' USR1; touch /ready; while :; do sleep 0.01; done").start();

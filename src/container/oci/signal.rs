@@ -25,16 +25,18 @@ impl Containers {
         }
         let number = signal(number)?;
         let all = all || (number == Signal::KILL && !record.own_pids && record.cgroup.is_some());
-        if all || (status == Status::Stopped && !record.own_pids) {
+        if all {
             let group = record.cgroup.as_ref().map(Cgroup::open).transpose()?.filter(|group| !group.is_gone());
             if let Some(group) = group {
                 group.signal(number)?;
-                thaw_for(&record, status, number)?;
+                return thaw_for(&record, status, number);
             }
-            return Ok(());
         }
-        if !is_running {
-            return Err(Error::new(Kind::State, "container not running"));
+        // Without a group, as with a user to whom none is delegated, the first process is all that can be found.
+        match is_running {
+            false if all => return Ok(()),
+            false => return Err(Error::new(Kind::State, "container not running")),
+            true => {}
         }
         send(&record, number)?;
         thaw_for(&record, status, number)
