@@ -1,6 +1,6 @@
 //! Descriptors over the caller's sockets: a terminal, a pidfd, a filter's listener.
 
-use crate::support::{Lab, eventually};
+use crate::support::{Lab, eventually, in_terminal};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde_json::{Value, json};
 use std::fs::Permissions;
@@ -63,6 +63,24 @@ fn a_terminal_goes_to_the_console_socket() {
     for part in ["/dev/pts/0", "33 99", "console", "x", "got word"] {
         assert!(text.contains(part), "`{part}` is not in {text:?}");
     }
+}
+
+/// A program that waits for its output to be read, and then goes on reading its input; and a terminal that another
+/// program has made non-blocking, as node does.
+#[test]
+fn a_foreground_terminal_passes_all_that_a_program_reads_and_writes() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.args(&["sleep", "100"]).start();
+    std::fs::write(lab.path().join("in"), "a".repeat(1_000_000)).unwrap();
+    let line = "stty raw -echo; echo ready; head -c 1000000 | cat; echo DONE";
+    // The program must have set its terminal before the input arrives.
+    let feed = "{ sleep 1; cat in; } | ";
+    let done = in_terminal(&lab, &["exec", "-t", &lab.id, "/bin/sh", "-c", line], feed, " > out; cat out");
+    assert!(done.out.contains("DONE"), "{} bytes", done.out.len());
+    let line = "yes | head -c 2000000; echo DONE";
+    let unblocked = "perl -e 'use Fcntl; fcntl(STDOUT, F_SETFL, O_RDWR | O_NONBLOCK); exec @ARGV' ";
+    let done = in_terminal(&lab, &["exec", "-t", &lab.id, "/bin/sh", "-c", line], unblocked, "");
+    assert!(done.out.contains("DONE") && done.out.len() > 2_000_000, "{} bytes", done.out.len());
 }
 
 #[test]

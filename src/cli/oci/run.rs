@@ -7,6 +7,7 @@ use brig::error::{Context as _, Kind, Result};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 use rustix::termios::{tcgetwinsize, tcsetwinsize};
 use std::os::fd::{AsFd, OwnedFd};
@@ -89,8 +90,13 @@ pub(super) fn serve(signals: &Signals, pid: i32, console: Option<OwnedFd>) -> Re
     let stdin = rustix::stdio::stdin();
     let raw = if console.is_some() && rustix::termios::isatty(stdin) { Some(Raw::enter()?) } else { None };
     resize(console.as_ref());
+    // A write that waits for the program could wait for ever: the program may wait for its output to be read.
+    if let Some(console) = &console {
+        rustix::io::ioctl_fionbio(console, true).failing(Kind::Internal, step)?;
+    }
     let (mut reads_input, mut ended) = (console.is_some(), false);
     let mut open = console.is_some();
+    let mut typed = Vec::new();
     while !ended || open {
         let mut watched = vec![PollFd::new(&process, PollFlags::IN), PollFd::new(&signals.0, PollFlags::IN)];
         if ended {
@@ -98,13 +104,14 @@ pub(super) fn serve(signals: &Signals, pid: i32, console: Option<OwnedFd>) -> Re
         }
         let first = watched.len();
         if let (Some(console), true) = (&console, open) {
-            watched.push(PollFd::new(console, PollFlags::IN));
-            if reads_input && !ended {
+            let events = if typed.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+            watched.push(PollFd::new(console, events));
+            if reads_input && !ended && typed.is_empty() {
                 watched.push(PollFd::new(&stdin, PollFlags::IN));
             }
         }
         match poll(&mut watched, None) {
-            Err(rustix::io::Errno::INTR) => continue,
+            Err(Errno::INTR) => continue,
             other => other.failing(Kind::Lost, step)?,
         };
         let ready = |index: usize| watched.get(index).is_some_and(|each| !each.revents().is_empty());
@@ -114,12 +121,18 @@ pub(super) fn serve(signals: &Signals, pid: i32, console: Option<OwnedFd>) -> Re
         if signal_ready {
             pass(signals, &process, console.as_ref())?;
         }
-        if let (Some(console), true) = (&console, input_ready) {
-            reads_input = copy(stdin, console.as_fd());
+        if input_ready {
+            reads_input = read(stdin, &mut typed);
+        }
+        if let (Some(console), false) = (&console, typed.is_empty()) {
+            // What cannot be written is no process's input any more.
+            let written = write(console, &typed).unwrap_or(typed.len());
+            typed.drain(..written);
         }
         if let (Some(console), true) = (&console, output_ready) {
+            let mut output = Vec::new();
             // EIO: no process has the terminal open any more.
-            open = copy(console.as_fd(), rustix::stdio::stdout());
+            open = read(console, &mut output) && print(&output);
         }
         ended |= process_ready;
     }
@@ -164,15 +177,32 @@ fn resize(console: Option<&OwnedFd>) {
     }
 }
 
-/// Copies available bytes; `false` at the end.
-fn copy(from: impl AsFd, to: impl AsFd) -> bool {
+/// Appends available bytes; `false` at the end.
+fn read(from: impl AsFd, to: &mut Vec<u8>) -> bool {
     let mut bytes = [0_u8; 16384];
-    let Ok(length @ 1..) = rustix::io::read(&from, &mut bytes) else { return false };
-    let mut rest = &bytes[..length];
+    match rustix::io::read(from, &mut bytes) {
+        Ok(length @ 1..) => to.extend_from_slice(&bytes[..length]),
+        Err(Errno::INTR | Errno::AGAIN) => {}
+        Ok(0) | Err(_) => return false,
+    }
+    true
+}
+
+/// Returns how many bytes were written now.
+fn write(to: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
+    match rustix::io::write(to, bytes) {
+        Err(Errno::INTR | Errno::AGAIN) => Ok(0),
+        other => other,
+    }
+}
+
+/// Writes to standard output, which another program may have made non-blocking. `false` after an error.
+fn print(mut rest: &[u8]) -> bool {
+    let stdout = rustix::stdio::stdout();
     while !rest.is_empty() {
-        match rustix::io::write(&to, rest) {
+        match write(stdout, rest) {
+            Ok(0) => drop(poll(&mut [PollFd::new(&stdout, PollFlags::OUT)], None)),
             Ok(written) => rest = &rest[written..],
-            Err(rustix::io::Errno::INTR) => {}
             Err(_) => return false,
         }
     }
