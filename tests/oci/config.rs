@@ -222,6 +222,22 @@ fn attributes_of_the_process_are_set() {
 }
 
 #[test]
+fn a_process_of_exec_has_what_it_leaves_out_from_the_container() {
+    let Some(mut lab) = Lab::new() else { return };
+    for set in ["bounding", "effective", "permitted"] {
+        lab.config["process"]["capabilities"][set] = json!(["CAP_KILL"]);
+    }
+    lab.config["process"]["oomScoreAdj"] = json!(500);
+    lab.args(&["sleep", "100"]).start();
+    let line = "grep CapEff /proc/self/status; cat /proc/self/oom_score_adj";
+    let process =
+        json!({"args": ["/bin/sh", "-c", line], "cwd": "/", "env": ["PATH=/bin"], "user": {"uid": 0, "gid": 0}});
+    std::fs::write(lab.path().join("process.json"), process.to_string()).unwrap();
+    let done = lab.brig(&["exec", "--process", "process.json", &lab.id]);
+    assert_eq!(done.succeeded().out, "CapEff:\t0000000000000020\n500\n");
+}
+
+#[test]
 fn a_time_namespace_has_its_offsets() {
     let Some(mut lab) = Lab::new() else { return };
     lab.namespace("time");

@@ -238,11 +238,16 @@ fn process(config: &Config, wish: &Execution) -> Result<Process> {
         let bytes = files::read_bounded(path, 4 << 20)?;
         let mut process: Process = serde_json::from_slice(&bytes)
             .map_err(|cause| Error::new(Kind::Spec, cause.to_string()).doing(format!("read `{}`", path.display())))?;
-        // As in runc, the container's limits and labels apply if the process has none.
+        // As in runc, what the process leaves out is the container's.
         if let Some(own) = &config.process {
             if process.rlimits.is_empty() {
                 process.rlimits.clone_from(&own.rlimits);
             }
+            process.capabilities = process.capabilities.or_else(|| own.capabilities.clone());
+            process.oom_score_adj = process.oom_score_adj.or(own.oom_score_adj);
+            process.scheduler = process.scheduler.or_else(|| own.scheduler.clone());
+            process.io_priority = process.io_priority.or_else(|| own.io_priority.clone());
+            process.exec_cpu_affinity = process.exec_cpu_affinity.or_else(|| own.exec_cpu_affinity.clone());
             for (label, own) in [
                 (&mut process.selinux_label, &own.selinux_label),
                 (&mut process.apparmor_profile, &own.apparmor_profile),
