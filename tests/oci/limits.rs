@@ -20,6 +20,16 @@ fn is_v2_alone() -> bool {
 }
 
 #[test]
+fn an_update_with_no_limit_of_processes_leaves_them_unlimited() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.config["ociVersion"] = json!("1.0.2");
+    lab.args(&["sleep", "100"]).start();
+    // Until version 1.2, 0 meant unlimited.
+    lab.brig(&["update", "--pids-limit", "0", &lab.id]).succeeded();
+    assert_eq!(lab.exec("echo forked | cat").succeeded().out, "forked\n");
+}
+
+#[test]
 fn every_flag_of_update_is_in_force_when_it_returns() {
     let Some(mut lab) = Lab::new() else { return };
     lab.config["linux"]["cgroupsPath"] = json!(format!("/{}", lab.id));

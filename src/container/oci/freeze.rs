@@ -5,6 +5,7 @@ use super::record::{Place, Record};
 use super::{Containers, group, signal};
 use crate::cgroup::{Cgroup, CgroupPath, Hierarchy, OomNotifier};
 use crate::error::{Context, Error, Kind, Result};
+use crate::spec::config::forget_unlimited_pids;
 use crate::spec::resources::Resources;
 use crate::spec::state::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -46,7 +47,9 @@ impl Containers {
             resctrl.write(schemata)?;
         }
         // `update` does not change device rules.
-        let limits = group.completed(&Resources { devices: Vec::new(), ..limits.clone() });
+        let mut limits = Resources { devices: Vec::new(), ..limits.clone() };
+        forget_unlimited_pids(&mut limits, &record.oci_version);
+        let limits = group.completed(&limits);
         group.widen(&Hierarchy::probe()?, &CgroupPath::parse(&record.cgroup_path)?, &limits)?;
         if let Some(unit) = &record.systemd {
             // systemd would restore its old limits at the next change.

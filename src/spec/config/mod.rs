@@ -7,7 +7,7 @@ pub(crate) mod check;
 pub(crate) mod linux;
 pub(crate) mod process;
 
-use super::resources::{is_default, nullable};
+use super::resources::{Resources, is_default, nullable};
 use crate::error::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,15 +15,20 @@ use std::collections::BTreeMap;
 pub(crate) fn parse(bytes: &[u8]) -> Result<Config> {
     let mut config: Config = serde_json::from_slice(bytes)
         .map_err(|cause| Error::new(Kind::Spec, cause.to_string()).hint("correct the file at that place"))?;
-    // Until version 1.2 of the specification, a `pids.limit` of 0 meant unlimited. Podman before 5.5 writes it for
-    // `--pids-limit -1`, and for each container that the docker command makes by its socket.
-    let minor = config.oci_version.split('.').nth(1).and_then(|text| text.parse::<u32>().ok());
-    let pids = config.linux.resources.as_mut().map(|resources| &mut resources.pids);
-    if let Some(pids) = pids.filter(|pids| pids.limit == Some(0) && minor.is_some_and(|minor| minor < 3)) {
-        // Not -1, which asks for the controller: it may not be delegated to an ordinary user.
-        pids.limit = None;
+    if let Some(resources) = &mut config.linux.resources {
+        forget_unlimited_pids(resources, &config.oci_version);
     }
     Ok(config)
+}
+
+/// Until version 1.2 of the specification, a `pids.limit` of 0 meant unlimited. Podman before 5.5 writes it for
+/// `--pids-limit -1`, and for each container that the docker command makes by its socket.
+pub(crate) fn forget_unlimited_pids(resources: &mut Resources, version: &str) {
+    let minor = version.split('.').nth(1).and_then(|text| text.parse::<u32>().ok());
+    if resources.pids.limit == Some(0) && minor.is_some_and(|minor| minor < 3) {
+        // Not -1, which asks for the controller: it may not be delegated to an ordinary user.
+        resources.pids.limit = None;
+    }
 }
 
 /// The whole file.
