@@ -212,6 +212,28 @@ fn a_fill_replaces_the_files_when_it_has_succeeded() {
 }
 
 #[test]
+fn task_that_writes_a_volume_is_refused_while_it_is_filled() {
+    let lab = Lab::new();
+    with(&lab, &["--volume", "data:/v"]).sh("echo one > /v/file").ended_as("succeeded", 0);
+    let filling = lab.start(["volume", "fill", "data", "--", "sh", "-c", "echo begun; sleep 60"]);
+    filling.wait_for("begun");
+    let id = lab.ids().pop().unwrap();
+    // The fill replaces the files at its end: what the task writes would be lost.
+    for words in [["--volume", "data:/v"], ["--home", "data"]] {
+        let run = with(&lab, &words).plain().run(["true"]);
+        run.refused(125, &["use the volume `data`", &format!("in use by the task `{id}`")]);
+        assert!(run.stderr.contains(&format!("brig task wait {id}")), "{run:#?}");
+    }
+    for word in ["--volume=data:/v:ro", "--cache=data:/v"] {
+        let run = with(&lab, &[word]).run(["cat", "/v/file"]);
+        assert_eq!(run.ended_as("succeeded", 0).stderr, "one\n");
+    }
+    filling.signal(Signal::TERM);
+    filling.finish();
+    with(&lab, &["--volume", "data:/v"]).run(["cat", "/v/file"]).ended_as("succeeded", 0);
+}
+
+#[test]
 fn kill_at_any_moment_of_a_fill_leaves_the_earlier_files_or_the_new_ones() {
     let lab = Lab::new();
     fill(&lab, "npm", "echo 0 0 > /volume/file").ended_as("succeeded", 0);

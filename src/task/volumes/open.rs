@@ -103,6 +103,10 @@ impl TaskVolumes {
             return paths.existing().and(Err(Error::new(Kind::Internal, "the volume was made meanwhile")));
         }
         if let Some(image) = paths.open(access)? {
+            if writes {
+                // A fill holds this lock until it replaces the image. One that begins later finds the image in use.
+                drop(paths.lock()?);
+            }
             return self.show(image, &paths);
         }
         if !writes || first.is_continued {
