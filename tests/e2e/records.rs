@@ -197,6 +197,29 @@ fn a_checkout_goes_by_age_when_no_task_needs_it_and_none_runs() {
 }
 
 #[test]
+fn prune_goes_on_after_an_unreadable_receipt_and_leaves_the_checkouts() {
+    let lab = Lab::new();
+    let id = lab.task().run(["true"]).receipt()["id"].as_str().unwrap().to_owned();
+    lab.brig(["task", "ls"]).succeeded(); // the index keeps its row
+    std::fs::write(lab.store().join("tasks").join(&id).join("receipt.json"), "torn").unwrap();
+    for directory in ["bases", "mirrors"] {
+        let lock = lab.store().join(directory).join(".old.lock");
+        std::fs::create_dir_all(lab.store().join(directory).join("old")).unwrap();
+        let old = std::time::SystemTime::now() - Duration::from_secs(7200);
+        std::fs::File::create(lock).unwrap().set_modified(old).unwrap();
+    }
+    let is_there = |directory: &str| lab.store().join(directory).join("old").exists();
+    let prune = || lab.brig(["task", "prune", "--older-than", "1h"]);
+    let run = prune();
+    run.refused(125, &["1 removed, 1 not", &id, "receipt.json"]);
+    assert!(run.stderr.contains(&format!("brig task rm {id}")), "{run:#?}");
+    assert!(is_there("bases") && !is_there("mirrors"), "the task may need the checkout");
+    lab.brig(["task", "rm", &id]).succeeded();
+    prune().succeeded();
+    assert!(!is_there("bases"));
+}
+
+#[test]
 fn a_task_whose_output_cannot_be_written_down_any_more_is_lost_and_says_what_it_did() {
     let Some(lab) = Lab::root() else { return };
     let task = lab.task().start_sh("echo mine >file; echo ready; while sleep 0.1; do echo more; done");

@@ -96,8 +96,8 @@ impl Store {
         let tasks_only = options.workspaces_only || !options.filters.is_empty();
         if let (Some(older_than), false, true) = (options.older_than, tasks_only, has_repositories) {
             let leaving: BTreeSet<_> = gone.iter().map(|task| task.id.clone()).collect();
-            let needed = self.bases_of_tasks(&leaving)?;
-            let unused = remove_unused(self, &needed, older_than, options.dry_run, &mut failed)?;
+            let needed = self.bases_of_tasks(&leaving, &mut failed)?;
+            let unused = remove_unused(self, needed.as_ref(), older_than, options.dry_run, &mut failed)?;
             gone.extend(unused.into_iter().map(|(path, bytes)| Pruned {
                 kind: "repository",
                 id: path.display().to_string(),
@@ -144,15 +144,23 @@ impl Store {
         has_work(&directory) || directory.join("artifacts").exists()
     }
 
-    /// The checkouts that tasks except `leaving` need.
-    fn bases_of_tasks(&self, leaving: &BTreeSet<String>) -> Result<BTreeSet<OsString>> {
-        let mut needed = BTreeSet::new();
+    /// The checkouts that tasks except `leaving` need. `None` if a receipt is unreadable: its task may need any.
+    fn bases_of_tasks(
+        &self,
+        leaving: &BTreeSet<String>,
+        errors: &mut Vec<Error>,
+    ) -> Result<Option<BTreeSet<OsString>>> {
+        let (mut needed, known) = (BTreeSet::new(), errors.len());
         for id in self.ids()?.into_iter().filter(|id| !leaving.contains(id)) {
-            let compared = self.receipt(&id)?.and_then(|receipt| receipt.changes).and_then(|changes| changes.base);
+            let receipt = self.receipt(&id).unwrap_or_else(|error| {
+                errors.push(error.hint(format!("checkouts stay until the task is removed: brig task rm {id}")));
+                None
+            });
+            let compared = receipt.and_then(|receipt| receipt.changes).and_then(|changes| changes.base);
             let kept = needed_base(self, &id);
             needed.extend([compared, kept].into_iter().flatten().filter_map(|path| Some(path.file_name()?.to_owned())));
         }
-        Ok(needed)
+        Ok((errors.len() == known).then_some(needed))
     }
 
     /// Refuses a disk with less than `least` bytes or few inodes free.

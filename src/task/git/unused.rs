@@ -12,17 +12,17 @@ use std::time::{Duration, SystemTime};
 const GONE: &str = ".gone-";
 
 /// Removes checkouts and mirrors unused for `older_than`, but not the checkouts in `needed`, which tasks resume from or
-/// compare with. Returns removed paths (with `dry_run`: candidates) and their bytes. Removes nothing while a task runs:
-/// when a running task uses which checkout is not recorded.
+/// compare with. Without `needed` all checkouts stay. Returns removed paths (with `dry_run`: candidates) and their
+/// bytes. Removes nothing while a task runs: when a running task uses which checkout is not recorded.
 pub(crate) fn remove_unused(
     store: &Store,
-    needed: &BTreeSet<OsString>,
+    needed: Option<&BTreeSet<OsString>>,
     older_than: Duration,
     dry_run: bool,
     errors: &mut Vec<Error>,
 ) -> Result<Vec<(PathBuf, u64)>> {
     let mut gone = Vec::new();
-    for directory in [store.bases(), store.mirrors()] {
+    for directory in needed.map(|_| store.bases()).into_iter().chain([store.mirrors()]) {
         let Ok(entries) = std::fs::read_dir(&directory) else { continue };
         for entry in entries.filter_map(|entry| entry.ok()) {
             let Ok(name) = entry.file_name().into_string() else { continue };
@@ -31,7 +31,7 @@ pub(crate) fn remove_unused(
             if name.starts_with(GONE) && !dry_run {
                 files::remove_directory(&path).map(|_| ()).unwrap_or_else(|cause| errors.push(failed(cause)));
             }
-            if name.starts_with('.') || needed.contains(&entry.file_name()) {
+            if name.starts_with('.') || needed.is_some_and(|needed| needed.contains(&entry.file_name())) {
                 continue;
             }
             let lock = directory.join(format!(".{name}.lock"));
