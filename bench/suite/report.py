@@ -13,7 +13,7 @@ HEAD = """# Benchmarks
 
 This page lets you compare brig with its peers. `bench/run --write` makes it: one command on a Debian machine, as root, that installs the peers, runs
 them in turn and leaves nothing. `bench/run --quick` takes minutes. `bench/run NAME…` runs some cases: start, agent, scale, unpack, pull, layers, workspace,
-inside, egress, redact, docker.
+inside, egress, redact, docker, doors.
 
 Each case is one run with all programs in turn, so that a disturbance of the machine affects all alike. Trust ratios more than milliseconds. On a busy
 machine, trust the least more than the median.
