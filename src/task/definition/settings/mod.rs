@@ -363,6 +363,7 @@ mod tests {
                 ValueKind::Size => "size",
                 ValueKind::Time => "time",
                 ValueKind::Path => "path",
+                ValueKind::Secrets => "text", // a table for each name
                 _ if setting.kind.is_list() => "list of texts",
                 _ => "text",
             };

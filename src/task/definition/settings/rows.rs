@@ -185,21 +185,21 @@ pub(super) static ROWS: &[Setting] = &[
         .help("Set a variable, or pass on the caller's own, which is then hidden in all output"),
     row("--secret", "NAME=SOURCE", "secrets.*.source", Secrets, Folder, |it, v| v.push(&mut it.secrets, Secret::parse)).group(COMMAND)
         .help("Give the command a secret as a file /run/secrets/NAME, hidden in all output. SOURCE: env:VARIABLE, file:PATH or cmd:COMMAND"),
-    secret("secrets.*.expose", Free)
-        .help("How the command gets the secret: file, env or broker [default: file]"),
-    secret("secrets.*.host", Key("networks"))
-        .help("With the broker: the hosts that the secret is for"),
-    secret("secrets.*.header", Free)
+    secret("secrets.*.expose", Text, Free)
+        .help("How the command gets the secret: file, env or broker [default: file; with a host broker]"),
+    secret("secrets.*.host", Texts, Key("networks"))
+        .help("With the broker: the hosts that the secret is for; one needs no list"),
+    secret("secrets.*.header", Text, Free)
         .help("With the broker: the header, with {} for the value [default: Authorization: Bearer {}]"),
-    secret("secrets.*.basic", Free)
+    secret("secrets.*.basic", Text, Free)
         .help("With the broker: the user of basic authentication"),
-    secret("secrets.*.methods", Free)
+    secret("secrets.*.methods", Texts, Free)
         .help("With the broker: the methods of requests [default: all]"),
-    secret("secrets.*.paths", Free)
+    secret("secrets.*.paths", Texts, Free)
         .help("With the broker: the paths of requests [default: all]"),
-    secret("secrets.*.ca", Folder)
+    secret("secrets.*.ca", PATH, Folder)
         .help("With the broker: certificates to trust for the host besides the machine's"),
-    secret("secrets.*.placeholder", Free)
+    secret("secrets.*.placeholder", Text, Free)
         .help("With the broker: the content of the variable [default: held-by-the-broker]"),
     limit(LimitName::Cpus, "--cpus", "limits.cpus", "2"),
     limit(LimitName::CpuTime, "--cpu-time", "limits.cpu_time", "4h"),
@@ -318,8 +318,8 @@ const fn key(key: &'static str, kind: ValueKind, hosted: HostedRule, set: Setter
 }
 
 /// A key of `[secrets.NAME]`, which the profile reader sets as a whole.
-const fn secret(key: &'static str, hosted: HostedRule) -> Setting {
-    row("", "", key, Text, hosted, of_command_line)
+const fn secret(key: &'static str, kind: ValueKind, hosted: HostedRule) -> Setting {
+    row("", "", key, kind, hosted, of_command_line)
 }
 
 /// The operator's ceiling has the limit's name; `most` is the ceiling without one.
