@@ -101,6 +101,20 @@ fn what_weakens_isolation_is_refused_until_the_operator_switches_it_on_by_name()
 }
 
 #[test]
+fn project_file_outside_of_the_operators_folders_is_not_shown() {
+    let Some(lab) = lab() else { return };
+    let text = "token: hunter2-of-another-user\n";
+    let folder = lab.file("private/.brig.toml", text).parent().unwrap().display().to_string();
+    for words in [["agent", "claude", "--dir", &folder], ["agent", "trust", "--", &folder]] {
+        let refused = brig(&lab, HOSTED, &words);
+        refused.refused(125, &["hosted mode", "folder", "private"]);
+        assert!(!refused.stderr.contains("hunter2"), "{refused:#?}");
+        let allowed = brig(&lab, &format!("{HOSTED}folders = [\"{folder}\"]\n"), &words);
+        assert!(allowed.status == Some(125) && allowed.stderr.contains("hunter2"), "{allowed:#?}");
+    }
+}
+
+#[test]
 fn a_repository_at_an_address_of_the_host_is_reached_only_if_the_operator_lists_it() {
     let Some(lab) = lab() else { return };
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -5,6 +5,7 @@ use super::wrong;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{self, Durability};
 use crate::host::is_off;
+use crate::task::definition::hosted::pin_now;
 use crate::task::definition::narrow::narrow;
 use crate::task::definition::profile::take_text;
 use crate::task::definition::user_file::{config_folder, open_own};
@@ -27,10 +28,12 @@ pub struct ProjectFile {
     pub ignored: Vec<String>,
 }
 
-/// A link is refused: it could lead to any file of the caller.
+/// A link is refused: it could lead to any file of the caller. In hosted mode the folder must be an allowed one: errors
+/// show the file's text.
 fn read(folder: &Path) -> Result<Option<(PathBuf, String)>> {
     let path = folder.join(NAME);
-    let bytes = match files::read_plain(&path, LONGEST) {
+    let pinned = pin_now("folder", folder)?;
+    let bytes = match files::read_plain(&pinned.path(folder).join(NAME), LONGEST) {
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         other => other
             .map_err(|cause| files::failed(cause, format!("read `{}`", path.display())).of_kind(Kind::Profile))
