@@ -85,7 +85,8 @@ fn parse(text: &str) -> Result<BTreeMap<String, Unit>> {
         };
         if get("LoadState") == "not-found" {
             let words = "the unit brig-worker@.service is not installed";
-            return Err(Error::new(Kind::NotFound, words).hint("copy it from rootfs/systemd to /etc/systemd/system"));
+            let hint = "install brig's package, or its tarball in /usr/local; in a clone it is in rootfs/systemd";
+            return Err(Error::new(Kind::NotFound, words).hint(hint));
         }
         let id = get("Id");
         let Some(name) = worker_name(&id) else { continue };
