@@ -88,6 +88,7 @@ fn description_of_agent(setting: &Setting) -> String {
         "--empty" => words.replace(" (the default)", ""),
         "--network" => words.replace("[default: none]", "[default: egress]"),
         _ => words,
+        "--wall" | "--idle" | "--cpu-time" => words.replace(']', "; 24h at a terminal]"),
     }
 }
 
@@ -187,6 +188,9 @@ mod tests {
         assert!(line("--network").ends_with("[default: egress]"), "{help}");
         assert!(!line("--empty").contains("default"), "{help}");
     }
+        for (flag, task) in [("--wall", "2h"), ("--idle", "30m"), ("--cpu-time", "4h")] {
+            assert!(line(flag).ends_with(&format!("[default: {task}; 24h at a terminal]")), "{help}");
+        }
 
     #[test]
     fn the_short_help_has_the_usual_flags_and_the_long_one_all_in_groups() {
