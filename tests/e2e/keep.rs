@@ -41,6 +41,17 @@ fn a_kept_workspace_goes_on_in_a_new_sandbox_with_its_home() {
 }
 
 #[test]
+fn resume_in_the_background_prints_the_form_of_run() {
+    let lab = Lab::new();
+    lab.task().args(["--keep"]).run(["true"]).ended_as("succeeded", 0);
+    let kept = lab.ids().remove(0);
+    let run = lab.brig(["task", "resume", "-d", "--json", &kept]);
+    let printed: serde_json::Value = serde_json::from_str(&run.succeeded().stdout).unwrap();
+    assert_eq!(printed["store"], lab.store().to_str().unwrap());
+    lab.brig(["task", "wait", printed["id"].as_str().unwrap()]).succeeded();
+}
+
+#[test]
 fn what_goes_on_has_other_limits_and_its_variables_again() {
     let Some(lab) = Lab::root() else { return };
     lab.task().args(["--keep", "--memory", "300M", "-e", "KEY=secret-value"]).sh("echo $KEY > key").succeeded();

@@ -118,7 +118,7 @@ fn start(store: &Store, arguments: Arguments) -> Result<ExitCode> {
     let home = home.map(|home| brig::task::prepare_home(store, home, &mut definition)).transpose()?;
     introduce(&definition, &facts, home.as_ref());
     if flags.has("--detach") {
-        return run::detached(store, &definition, &flags);
+        return run::detached(store, &definition, flags.has("--interactive"), json);
     }
     let screen = Screen::new(json, definition.sandbox.terminal).showing_refusals();
     let receipt = run::foreground(store, &definition, screen)?;

@@ -2,7 +2,7 @@
 //! its copies.
 
 use super::flags::{RESUMED, SettingFlags};
-use super::run::tell;
+use super::run::{detached, tell};
 use super::screen::Screen;
 use crate::cli::{console, output};
 use brig::error::Result;
@@ -117,8 +117,7 @@ pub(super) fn resume(store: &Store, arguments: ResumeArguments) -> Result<ExitCo
     }
     let mut definition = store.continued(&id, arguments.changes.take()?, None)?;
     if arguments.detach {
-        output::lines([brig::task::run_detached(store, &definition, false)?]);
-        return Ok(ExitCode::SUCCESS);
+        return detached(store, &definition, false, arguments.json);
     }
     definition.sandbox.terminal = !arguments.json && isatty(rustix::stdio::stdin()) && isatty(rustix::stdio::stdout());
     let raw = if definition.sandbox.terminal { Some(console::Raw::enter()?) } else { None };

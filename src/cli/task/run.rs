@@ -108,7 +108,7 @@ fn run(store: &Store, definition: Definition, flags: &SettingFlags<ALL>) -> Resu
         return Ok(ExitCode::SUCCESS);
     }
     if detach {
-        return detached(store, &definition, flags);
+        return detached(store, &definition, flags.has("--interactive"), json);
     }
     let receipt = foreground(store, &definition, Screen::new(json, definition.sandbox.terminal))?;
     if flags.has("--learn") {
@@ -148,13 +148,14 @@ pub(in crate::cli) fn fetch_image<const SET: u8>(
 }
 
 /// Starts a task in the background and prints its id, as JSON with the path of its store.
-pub(in crate::cli) fn detached<const SET: u8>(
+pub(in crate::cli) fn detached(
     store: &Store,
     definition: &Definition,
-    flags: &SettingFlags<SET>,
+    is_interactive: bool,
+    json: bool,
 ) -> Result<ExitCode> {
-    let id = brig::task::run_detached(store, definition, flags.has("--interactive"))?;
-    if flags.has("--json") {
+    let id = brig::task::run_detached(store, definition, is_interactive)?;
+    if json {
         output::json(&serde_json::json!({ "id": id, "store": store.root().to_string_lossy() }))
     } else {
         output::lines([id])
