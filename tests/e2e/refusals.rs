@@ -66,6 +66,8 @@ fn a_flag_that_would_say_nothing_is_refused() {
         refused(&lab, lab.task().args(["--rootfs", "root"]).args(words), &[words[0], "an image"]);
     }
     refused(&lab, lab.task().args(["--pull", "never"]), &["--pull", "an image"]);
+    refused(&lab, lab.task().args(["--learn", "--detach"]), &["--learn", "--detach"]);
+    lab.brig(["agent", "claude", "--learn", "--detach"]).refused(125, &["--learn", "--detach"]);
 }
 
 #[test]

@@ -93,6 +93,7 @@ fn start(store: &Store, arguments: Arguments) -> Result<ExitCode> {
         return Err(Error::new(Kind::Usage, "no agent is named")
             .hint("name one, such as `brig agent claude`; `brig agent ls` lists them"));
     };
+    run::check_learn(&flags)?;
     let resumed = resume.as_ref().map(|word| find(store, word, &flags)).transpose()?;
     let workspace = resumed.as_ref().map(|id| store.record(id).map(|record| record.workspace)).transpose()?;
     let (agent, mut definition, facts) = define(&flags, workspace, &name, &command)?;

@@ -24,7 +24,7 @@ pub(in crate::cli) const AGENT: u8 = 3;
 /// All settings of the sandboxes of an MCP client: they run in the background, many at a time, without a command.
 pub(in crate::cli) const MCP: u8 = 4;
 /// Flags of one task at a time, of its caller's terminal, or of the server itself.
-const NOT_OF_MCP: [&str; 11] = [
+const NOT_OF_MCP: [&str; 12] = [
     "--artifacts-dir",
     "--detach",
     "--end-with",
@@ -32,6 +32,7 @@ const NOT_OF_MCP: [&str; 11] = [
     "--hold",
     "--interactive",
     "--json",
+    "--learn",
     "--name",
     "--no-tty",
     "--replace",
@@ -87,8 +88,8 @@ fn description_of_agent(setting: &Setting) -> String {
         "--dir" => words + " [default: the current folder]",
         "--empty" => words.replace(" (the default)", ""),
         "--network" => words.replace("[default: none]", "[default: egress]"),
-        _ => words,
         "--wall" | "--idle" | "--cpu-time" => words.replace(']', "; 24h at a terminal]"),
+        _ => words,
     }
 }
 
@@ -187,10 +188,10 @@ mod tests {
         assert!(line("--dir").ends_with("[default: the current folder]"), "{help}");
         assert!(line("--network").ends_with("[default: egress]"), "{help}");
         assert!(!line("--empty").contains("default"), "{help}");
-    }
         for (flag, task) in [("--wall", "2h"), ("--idle", "30m"), ("--cpu-time", "4h")] {
             assert!(line(flag).ends_with(&format!("[default: {task}; 24h at a terminal]")), "{help}");
         }
+    }
 
     #[test]
     fn the_short_help_has_the_usual_flags_and_the_long_one_all_in_groups() {

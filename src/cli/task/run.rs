@@ -100,6 +100,7 @@ pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
 
 fn run(store: &Store, definition: Definition, flags: &SettingFlags<ALL>) -> Result<ExitCode> {
     let (json, detach) = (flags.has("--json"), flags.has("--detach"));
+    check_learn(flags)?;
     if let Some(failed) = fetch_image(store, &definition, flags)? {
         return Ok(failed);
     }
@@ -145,6 +146,15 @@ pub(in crate::cli) fn fetch_image<const SET: u8>(
         output::json_error(Kind::Image.code(), "the image was not fetched", Some("standard error has the reason"));
     }
     Ok(failed)
+}
+
+/// A program takes what a task in the background reached from the receipt.
+pub(in crate::cli) fn check_learn<const SET: u8>(flags: &SettingFlags<SET>) -> Result<()> {
+    if !flags.has("--learn") || !flags.has("--detach") || flags.has("--json") {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, "--learn prints rules at the end of the task, and --detach does not wait for it")
+        .hint("leave --detach out; or add --json, and read `egress` of `brig task show --json ID` after the end"))
 }
 
 /// Starts a task in the background and prints its id, as JSON with the path of its store.
