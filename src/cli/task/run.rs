@@ -343,5 +343,9 @@ pub(in crate::cli) fn fetch(store: &Path, wish: &ImageWish, when: Pull) -> Resul
         .stdout(Stdio::null())
         .status()
         .map_err(failed)?;
+    if fetch.code().is_some_and(|code| code != 0) {
+        let reference = output::escaped(&wish.reference);
+        tell!("brig: a flag that the hint names is one of `brig image pull {reference}`; then run this again");
+    }
     Ok(if fetch.success() { None } else { Some(ExitCode::from(fetch.code().map_or(130, |code| code as u8))) })
 }

@@ -21,6 +21,24 @@ fn has(run: &Run, lines: &[&str]) {
 }
 
 #[test]
+fn failed_fetch_names_the_verb_with_flags_for_registries() {
+    let lab = Lab::new();
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let image = format!("localhost:{}/none:1", server.local_addr().unwrap().port());
+    std::thread::spawn(move || {
+        for mut client in server.incoming().flatten() {
+            let _ = std::io::Write::write_all(&mut client, b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let run = lab.task().args(["--image", &image]).plain().run(["true"]);
+    run.refused(125, &["400 Bad Request"]);
+    assert!(
+        run.stderr.contains(&format!("a flag that the hint names is one of `brig image pull {image}`")),
+        "{run:#?}"
+    );
+}
+
+#[test]
 fn entrypoint_cmd_user_env_directory_and_volumes_of_an_image_hold() {
     let lab = Lab::new();
     let script = "echo \"$0 $*\"; id -u; id -g; id -G; pwd; echo $GREETING; echo $HOME; cat /data/seed; echo more >/data/new && \
