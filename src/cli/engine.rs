@@ -70,7 +70,7 @@ struct SetupArguments {
 /// Run a container through the engine, and say what is in force inside
 #[derive(Args)]
 struct CheckArguments {
-    /// podman, docker, containerd or cri-o
+    /// podman, docker or containerd
     #[arg(value_parser = parse_engine)]
     engine: Engine,
     /// Print JSON

@@ -32,22 +32,25 @@ pub struct Finding {
 /// # Errors
 /// brig is not registered, or the engine could not run the container; its last line is in the error.
 pub fn check(engine: Engine) -> Result<Vec<Finding>> {
-    let for_user = match engine {
-        Engine::Docker => is_rootless_docker(),
-        _ => !rustix::process::geteuid().is_root(),
+    let (for_user, flag) = match engine {
+        Engine::Docker if is_rootless_docker() => (true, " --user"),
+        Engine::Podman if !rustix::process::geteuid().is_root() => (true, " --user"),
+        Engine::Crio => {
+            return Err(Error::new(Kind::Usage, "CRI-O has no command that runs a container")
+                .hint("run `/brig engine probe` in a pod with the RuntimeClass of brig"));
+        }
+        _ => (false, ""),
     };
     let registered = registered(engine, for_user).ok_or_else(|| {
         Error::new(Kind::NotFound, format!("brig is not a runtime of {}", engine.word()))
-            .hint(format!("run `brig engine setup {}`", engine.word()))
+            .hint(format!("run `brig engine setup {}{flag}`", engine.word()))
     })?;
     let receipts = registered.annotations.get(RECEIPT);
     let before = receipts.map_or(0, |folder| count(folder.as_ref()));
     let output = match engine {
         Engine::Podman => by_cli("podman", &["--runtime", RUNTIME, "run"]),
         Engine::Docker => by_cli("docker", &["run", "--runtime", RUNTIME]),
-        Engine::Containerd => by_ctr(&registered),
-        Engine::Crio => Err(Error::new(Kind::Usage, "CRI-O has no command that runs a container")
-            .hint("run `/brig engine probe` in a pod with the RuntimeClass of brig")),
+        _ => by_ctr(&registered),
     };
     let inside: Inside = serde_json::from_slice(&output?)
         .map_err(|cause| Error::new(Kind::Lost, cause.to_string()).doing("read what the container found"))?;

@@ -175,13 +175,18 @@ fn what_brig_cannot_write_is_refused_and_changes_nothing() {
         "printf '[network]\\ndeny = [\"a.example\"]\\n' > d.toml; $BRIG engine setup docker --profile ./d.toml",
         "`network.deny`",
     );
-    let as_user = "cp $BRIG /usr/local/bin/brig; \
-                   setpriv --reuid 65534 --regid 65534 --clear-groups /usr/local/bin/brig engine setup";
+    let as_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups /usr/local/bin/brig";
+    let as_user = format!("cp $BRIG /usr/local/bin/brig; {as_nobody} engine setup");
     refused(&format!("rm -f /etc/docker/daemon*; {as_user} docker"), "add --user for your own engine");
     refused(&format!("echo 'version = 2' > /etc/containerd/config.toml; {as_user} containerd"), "run it as root");
     refused("PATH=/bin; $BRIG engine setup cri-o", "cri-o is not installed");
     refused("$BRIG engine setup lxc", "the engines are podman, docker, containerd, cri-o");
     refused("$BRIG engine check docker", "brig is not a runtime of docker");
+    refused("$BRIG engine check cri-o", "CRI-O has no command");
+    refused(
+        &format!("cp $BRIG /usr/local/bin/brig; {as_nobody} engine check podman"),
+        "brig engine setup podman --user",
+    );
     refused("$BRIG engine setup docker --program brig", "is not the absolute path");
     refused(
         "printf '[secrets.A]\\nsource = \"env:A\"\\nexpose = \"file\"\\n' > s.toml; $BRIG engine setup docker --profile ./s.toml",
