@@ -37,7 +37,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use std::time::Instant;
 
 /// Whether poll(2) finds one of `flags` until `end`. A signal does not end the wait.
@@ -161,6 +161,21 @@ pub(crate) fn read_plain(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
         true => Err(Error::other(format!("longer than {limit} bytes"))),
         false => Ok(bytes),
     }
+}
+
+/// Resolves `.` and `..` by the letter.
+pub(crate) fn clean_path(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                clean.pop();
+            }
+            Component::Normal(name) => clean.push(name),
+            _ => {}
+        }
+    }
+    clean
 }
 
 pub(crate) fn digest(bytes: &[u8]) -> String {

@@ -1,9 +1,10 @@
 //! The host's system folders for the default root, looked up once a start.
 
+use crate::files::clean_path;
 use crate::spec::root::Version;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct System {
@@ -112,16 +113,7 @@ fn version(status: &Metadata) -> Version {
 
 /// Whether a link's target is in the root too: below /usr or /proc.
 fn is_shown(link: &Path, target: &Path) -> bool {
-    let mut whole = PathBuf::from("/");
-    for part in link.parent().unwrap_or(link).join(target).components() {
-        match part {
-            Component::ParentDir => {
-                whole.pop();
-            }
-            Component::Normal(name) => whole.push(name),
-            _ => {}
-        }
-    }
+    let whole = clean_path(&link.parent().unwrap_or(link).join(target));
     whole.starts_with("/usr") || whole.starts_with("/proc")
 }
 

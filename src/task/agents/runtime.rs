@@ -7,12 +7,13 @@
 use super::search::SearchPath;
 use super::wrong;
 use crate::error::{Context, Kind, Result, Step};
+use crate::files::clean_path;
 use crate::sandbox::{Mount, MountMode};
 use crate::task::definition::Definition;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// Folders that the default root shows anyway.
 const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
@@ -74,7 +75,7 @@ impl Runtime<'_> {
 
     /// Adds each link on the way too; returns the real path.
     fn add_links(&mut self, path: &Path) -> Result<PathBuf> {
-        let mut at = plain(path);
+        let mut at = clean_path(path);
         for _ in 0..MOST_HOPS {
             self.add_file(&at);
             let Ok(target) = std::fs::read_link(&at) else {
@@ -84,7 +85,7 @@ impl Runtime<'_> {
             };
             // `..` is relative to the folder that the link is really in.
             let folder = at.parent().map(|folder| std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned()));
-            at = plain(&folder.unwrap_or_default().join(target));
+            at = clean_path(&folder.unwrap_or_default().join(target));
         }
         Err(wrong(format!("`{}` is a loop of links", path.display()), "install the program anew"))
     }
@@ -172,21 +173,6 @@ impl Runtime<'_> {
         let more: Vec<_> = path.into_iter().chain(self.variables).filter(|(name, _)| !is_given(name)).collect();
         sandbox.environment.extend(more);
     }
-}
-
-/// Resolves `.` and `..` by the letter.
-fn plain(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::from("/");
-    for part in path.components() {
-        match part {
-            Component::ParentDir => {
-                plain.pop();
-            }
-            Component::Normal(name) => plain.push(name),
-            _ => {}
-        }
-    }
-    plain
 }
 
 fn is_system(path: &Path) -> bool {
