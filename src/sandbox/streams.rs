@@ -1,5 +1,6 @@
 //! The command's input and output: read without blocking the supervisor, passed on, counted.
 
+use super::control::LARGEST_PIPE;
 use super::job_limits::JobLimits;
 use super::outcome::Stopped;
 use crate::egress::Renewal;
@@ -274,6 +275,16 @@ impl Streams {
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
             Err(errno) => Err(errno).failing(Kind::Internal, || "read the command's output"),
         }
+    }
+
+    /// Reads what the pipes contain, whatever the sink's reader takes. A process of another sandbox may have received a
+    /// pipe through a shared folder, and never stop writing.
+    pub(super) fn drain(&mut self, sink: &mut dyn Sink) -> Result<()> {
+        for stream in [Stream::Output, Stream::Error] {
+            let most = self.count + LARGEST_PIPE as u64;
+            while self.count < most && self.read(stream, sink)? > 0 {}
+        }
+        Ok(())
     }
 
     /// Later output is lost.

@@ -210,6 +210,8 @@ impl Watch<'_> {
             self.check_deadlines(state, seen)?;
             self.send_notices(state, seen)?;
         }
+        self.streams.drain(self.sink)?;
+        self.check_output(seen)?;
         self.streams.close();
         self.report_jobs();
         self.sink.end()?;
@@ -325,9 +327,9 @@ impl Watch<'_> {
             // A task receives no messages of the OCI runtime.
             Some(_) => {}
             None => {
-                state.over = Some(Instant::now());
                 self.end_entered();
                 self.running.reap()?;
+                state.over = Some(Instant::now());
             }
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! What goes in and out of a command.
 
-use crate::support::Lab;
-use std::io::Read;
+use crate::support::{Lab, eventually};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -92,6 +93,56 @@ fn a_slow_reader_slows_the_command_and_gets_everything() {
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(text.lines().count(), 200_000);
+}
+
+/// A pipe with this room left, in bytes.
+fn pipe_with_room(room: usize) -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let capacity = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
+    writer.write_all(&vec![b' '; capacity - room]).unwrap();
+    (reader, writer)
+}
+
+#[test]
+fn output_that_its_reader_leaves_is_in_the_log() {
+    let lab = Lab::new();
+    let (reader, writer) = pipe_with_room(0);
+    let mut command = lab.task().plain().command_for(["sh", "-c", "seq 1 10000; exit 6"]);
+    let status = command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::null()).status().unwrap();
+    assert_eq!(status.code(), Some(6));
+    drop(reader);
+    let log = lab.brig(["task", "logs", &lab.ids()[0]]);
+    assert_eq!(log.succeeded().stdout.lines().count(), 10_000);
+}
+
+#[test]
+fn late_reader_of_an_entered_command_gets_everything() {
+    let lab = Lab::new();
+    let task = lab.task().plain().start_sh("echo up; sleep 60");
+    task.wait_for("up");
+    let id = lab.ids().remove(0);
+    let script = "echo up >&2; while [ ! -e /tmp/go ]; do sleep 0.02; done; seq 1 10000; touch /tmp/end";
+    let mut command = lab.command(["task", "exec", &id, "--", "sh", "-c", script]).command();
+    // Room for the first read of the rest, not for the second.
+    let (mut reader, writer) = pipe_with_room(24 << 10);
+    let mut child = command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    drop(command);
+    child.stderr.take().unwrap().read_exact(&mut [0; 3]).unwrap();
+    let signal = |signal| kill_process(Pid::from_child(&child), signal).unwrap();
+    signal(Signal::STOP);
+    lab.brig(["task", "exec", &id, "--", "touch", "/tmp/go"]).succeeded();
+    eventually("the command ends", || {
+        lab.brig(["task", "exec", &id, "--", "test", "-e", "/tmp/end"]).status == Some(0)
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    signal(Signal::CONT);
+    std::thread::sleep(Duration::from_secs(3));
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(text.trim_start().lines().eq((1..=10_000).map(|line| line.to_string())), "{} bytes", text.len());
+    lab.brig(["task", "kill", &id]).succeeded();
+    task.finish();
 }
 
 #[test]

@@ -6,6 +6,7 @@
 use super::hiding::Hiding;
 use super::live::{Executed, Live, over};
 use crate::error::{Context, Kind, Result};
+use crate::files::is_ready_by;
 use crate::sandbox::{Reply, Request};
 use crate::task::records::follow::Follower;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,6 +21,9 @@ const DRAIN: Duration = Duration::from_secs(2);
 const REPORT: Duration = Duration::from_millis(100);
 /// Bytes of one read of input.
 const CHUNK: usize = 4096;
+/// Bytes of one read of output, and the reads after the drain: a pipe's largest capacity.
+const OUTPUT: usize = 16 * 1024;
+const LAST_READS: usize = (1 << 20) / OUTPUT;
 /// Ctrl-P, Ctrl-Q: detach from a terminal without ending the process.
 const LEAVE: [u8; 2] = [0x10, 0x11];
 
@@ -69,6 +73,7 @@ impl Executed {
             if let Some((status, since)) = ended {
                 let drained = self.output.is_none() && self.error.is_none() && self.terminal.is_none();
                 if drained || since.elapsed() >= DRAIN {
+                    self.copy_rest(console)?;
                     if let Some(hiding) = &mut self.hiding {
                         for error in [false, true] {
                             console.output(error, &hiding.finish(error));
@@ -106,6 +111,21 @@ impl Executed {
                 }
             }
         }
+    }
+
+    /// Copies what the pipes contain: writes to a slow reader may have taken the time of the drain.
+    fn copy_rest(&mut self, console: &mut dyn Console) -> Result<()> {
+        let output = if self.terminal.is_some() { &mut self.terminal } else { &mut self.output };
+        for (source, error) in [(output, false), (&mut self.error, true)] {
+            for _ in 0..LAST_READS {
+                let open = source.as_ref();
+                if !open.is_some_and(|open| is_ready_by(open, PollFlags::IN, Instant::now()).unwrap_or(false)) {
+                    break;
+                }
+                copy_output(source, error, &mut self.hiding, console)?;
+            }
+        }
+        Ok(())
     }
 
     /// In this order: signals, the client, output, error, input.
@@ -269,7 +289,7 @@ fn copy_output(
     console: &mut dyn Console,
 ) -> Result<()> {
     let Some(open) = source else { return Ok(()) };
-    let mut buffer = [0_u8; 16 * 1024];
+    let mut buffer = [0_u8; OUTPUT];
     match rustix::io::read(&*open, &mut buffer) {
         // EIO of a terminal's master: no process has the other side open.
         Ok(0) | Err(Errno::IO) => *source = None,
