@@ -8,7 +8,7 @@ use super::outcome::{LimitHit, Stopped};
 use super::refusals::Refusals;
 use super::report::{Usage, seconds};
 use super::signals::{SignalKind, Signals};
-use super::streams::{Notice, Sink, Slot, Streams};
+use super::streams::{Notice, Sink, Slot, Stream, Streams};
 use crate::container::{Queues, Running};
 use crate::error::{Context, Error, Kind, Result};
 use crate::process::{Ended, Message};
@@ -451,6 +451,7 @@ impl Watch<'_> {
         let (is_over, row) = self.running.hear_gateway()?;
         if let Some(row) = row {
             self.sink.notice(Notice::Egress(row))?;
+            state.blocked[Stream::Error as usize] = true; // the sink may have kept a line about it
         }
         if is_over {
             let error = Error::new(Kind::Egress, "the gateway of the sandbox's network has ended");

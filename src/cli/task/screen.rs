@@ -4,6 +4,7 @@ use super::refusals::Refusals;
 use crate::cli::output;
 use brig::sandbox::Row;
 use brig::task::Watcher;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2, write};
 use rustix::termios::isatty;
@@ -61,11 +62,12 @@ impl End {
         })
     }
 
-    /// Writes what can be written now, and keeps the rest. Called when the stream is writable, once.
+    /// Writes what can be written now, and keeps the rest.
     fn put(&mut self, bytes: &[u8]) {
         if self.gone {
             return;
         }
+        self.go_on();
         let taken = if self.kept.is_empty() { self.give(bytes) } else { 0 };
         self.kept.extend_from_slice(bytes.get(taken..).unwrap_or_default());
     }
@@ -81,6 +83,11 @@ impl End {
         false
     }
 
+    fn is_writable(&self) -> bool {
+        let mut wait = [PollFd::from_borrowed_fd(self.stream, PollFlags::OUT)];
+        matches!(poll(&mut wait, Some(&Timespec::default())), Ok(1..))
+    }
+
     /// How many of the bytes the stream has taken.
     fn give(&mut self, bytes: &[u8]) -> usize {
         const LITTLE: usize = 4096;
@@ -91,6 +98,7 @@ impl End {
             let written = match manner {
                 Manner::Whole => write(self.stream, rest),
                 Manner::Fitting => pwritev2(self.stream, &[IoSlice::new(rest)], u64::MAX, ReadWriteFlags::NOWAIT),
+                Manner::Little if !self.is_writable() => Err(Errno::AGAIN),
                 Manner::Little => write(self.stream, &rest[..rest.len().min(LITTLE)]),
             };
             match written {
@@ -131,10 +139,10 @@ impl Screen {
         usize::from(error || self.only_error)
     }
 
-    fn tell_line(&self, line: &str) {
+    fn line(&self, text: &str) -> String {
         // Our terminal is raw while the command has one: a line needs its carriage return.
         let (before, after) = if self.terminal { ("\r\x1b[K", "\r") } else { ("", "") };
-        tell!("{before}brig: {}{after}", output::escaped(line));
+        format!("{before}brig: {}{after}", output::escaped(text))
     }
 }
 
@@ -154,7 +162,7 @@ impl Watcher for Screen {
     }
 
     fn note(&mut self, text: &str) {
-        self.tell_line(&format!("note: {text}"));
+        tell!("{}", self.line(&format!("note: {text}")));
     }
 
     fn hint(&mut self, text: &str) {
@@ -175,7 +183,9 @@ impl Watcher for Screen {
     fn refused(&mut self, row: &Row) {
         let line = self.refusals.as_mut().and_then(|refusals| refusals.line(row, &self.id, Instant::now()));
         if let Some(line) = line {
-            self.tell_line(&line);
+            // The supervisor must not wait for a reader of these lines: its limits would not be in force.
+            let line = self.line(&line) + "\n";
+            self.ends[1].put(line.as_bytes());
         }
     }
 
@@ -204,8 +214,7 @@ impl Watcher for Screen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::os::fd::AsFd;
 
     /// A reader that takes its time gets every byte once, and the writer never waits for it.
@@ -233,6 +242,24 @@ mod tests {
             let left = text.len() - came.len();
             reader.take(left as u64).read_to_end(&mut came).unwrap();
             assert!(came == text);
+        }
+    }
+
+    #[test]
+    fn full_pipe_is_not_waited_for() {
+        for manner in [Manner::Fitting, Manner::Little] {
+            let (mut reader, mut writer) = std::io::pipe().unwrap();
+            let capacity = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
+            writer.write_all(&vec![b' '; capacity]).unwrap();
+            let writer: &'static _ = Box::leak(Box::new(writer));
+            let mut end = End { manner: Some(manner), ..End::new(writer.as_fd()) };
+            end.put(b"one ");
+            assert!(!end.go_on() && end.kept == b"one ");
+            reader.read_exact(&mut vec![0; capacity]).unwrap();
+            end.put(b"two");
+            let mut text = [0; 7];
+            reader.read_exact(&mut text).unwrap();
+            assert_eq!((&text, end.kept.len()), (b"one two", 0));
         }
     }
 

@@ -7,8 +7,9 @@ mod login;
 mod real;
 
 use crate::egress::world::World;
-use crate::support::{Lab, Task, program_under_test};
+use crate::support::{Lab, Task, eventually_within, program_under_test};
 use crate::terminal::Keyboard;
+use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -66,6 +67,23 @@ fn the_key_is_a_placeholder_inside_and_the_first_questions_are_answered() {
     let run = agent(&lab, &[], &["-e", "ANTHROPIC_API_KEY"]).run(NOTHING);
     assert!(run.stdout.contains(&format!("key: {}\n", KEY.len())), "{run:#?}");
     assert!(run.stderr.contains("ANTHROPIC_API_KEY is IN the sandbox"), "{run:#?}");
+}
+
+#[test]
+fn unread_lines_about_refused_hosts_do_not_stop_the_wall_limit() {
+    let lab = lab("head -c 300000 /dev/zero >&2 & sleep 1; getent hosts refused.test; sleep 300");
+    let mut command = agent(&lab, &[], &["--wall", "3s", "--grace", "1s"]).command_for(NOTHING);
+    let null = || std::process::Stdio::null();
+    let mut child = command.stdin(null()).stdout(null()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let shown = || {
+        let text = lab.ids().pop().map(|id| lab.brig(["task", "show", "--json", &id]).stdout).unwrap_or_default();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap_or_default()
+    };
+    eventually_within(30, "the limit ends the task", || shown()["outcome"] == "timeout");
+    assert!(shown()["egress"].to_string().contains("\"refused.test\""), "{}", shown());
+    let mut text = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(124), "{text}");
 }
 
 #[test]
