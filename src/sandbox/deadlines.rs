@@ -17,8 +17,9 @@ impl Watch<'_> {
         let next = match state.over {
             Some(since) => since + DRAIN,
             None => [
-                Some(state.started + self.limits.wall),
-                Some(state.last_output + self.limits.idle).filter(|_| state.paused.is_none()),
+                Some(state.started + self.limits.wall).filter(|_| state.kill_at.is_none()),
+                Some(state.last_output + self.limits.idle)
+                    .filter(|_| state.paused.is_none() && state.kill_at.is_none()),
                 self.control.as_deref().and_then(Control::deadline).filter(|_| state.paused.is_none()),
                 Some(state.next_sample),
                 Some(state.next_disk),
@@ -52,15 +53,22 @@ impl Watch<'_> {
             self.check_jobs(now, seen.stopped.is_some() || seen.ended.is_some());
         }
         self.check_health(now, state, seen)?;
-        if seen.stopped.is_none() {
-            if now >= state.started + self.limits.wall {
+        if seen.stopped.is_none() && state.kill_at.is_none() {
+            let hit = if now >= state.started + self.limits.wall {
                 let evidence = format!("ran for {:.1} s", state.started.elapsed().as_secs_f64());
-                seen.hits.push(LimitHit { limit: LimitName::Wall, evidence });
-                self.ask(Stopped::Wall, state, seen)?;
+                Some((Stopped::Wall, LimitHit { limit: LimitName::Wall, evidence }))
             } else if state.paused.is_none() && now >= state.last_output + self.limits.idle {
                 let evidence = format!("no output for {:.1} s", state.last_output.elapsed().as_secs_f64());
-                seen.hits.push(LimitHit { limit: LimitName::Idle, evidence });
-                self.ask(Stopped::Idle, state, seen)?;
+                Some((Stopped::Idle, LimitHit { limit: LimitName::Idle, evidence }))
+            } else {
+                None
+            };
+            if let Some((why, hit)) = hit {
+                // After the command's end the limit holds for the other processes only.
+                if seen.ended.is_none() {
+                    seen.hits.push(hit);
+                }
+                self.ask(why, state, seen)?;
             }
         }
         if now >= state.next_disk {
@@ -125,8 +133,8 @@ impl Watch<'_> {
     }
 
     /// The service manager ends a sandbox without a sign of life.
-    pub(super) fn watchdog(&mut self, seen: &mut Findings) -> Stopped {
-        let Some(monitor) = &self.health else { return self.wish() };
+    pub(super) fn watchdog(&mut self, state: &State, seen: &mut Findings) -> Stopped {
+        let Some(monitor) = self.health.as_ref().filter(|_| !state.is_decided(seen)) else { return self.wish() };
         let words = format!("the health check has not passed for too long: {}", monitor.words());
         let hint = "the log of the task has what the command wrote";
         seen.failure.get_or_insert(Error::new(Kind::State, words).hint(hint));

@@ -214,7 +214,10 @@ impl Watch<'_> {
         match signal {
             Signal::KILL => {
                 self.unpause(state)?;
-                self.kill(Stopped::Cancelled, seen)
+                match seen.ended {
+                    Some(_) => self.running.kill(),
+                    None => self.kill(Stopped::Cancelled, seen),
+                }
             }
             // From outside they would stop pid 1, while the command goes on.
             Signal::STOP | Signal::CONT => {

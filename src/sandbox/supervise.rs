@@ -86,6 +86,8 @@ pub(super) struct State {
     pub started: Instant,
     pub last_output: Instant,
     pub kill_at: Option<Instant>,
+    /// Whether a person has asked for the end.
+    is_asked: bool,
     /// The latest end of a drain, and the grace after it if not the task's.
     pub drain: Option<(Instant, Option<Duration>)>,
     /// Whether the sandbox is built and entered. A client that enters earlier would be on the host.
@@ -112,6 +114,11 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Whether the command has ended, or all processes have.
+    pub(super) fn is_decided(&self, seen: &Findings) -> bool {
+        seen.ended.is_some() || self.over.is_some()
+    }
+
     fn may_have_filled(&self) -> bool {
         self.next_disk <= self.disk_seen + DISK_SAMPLE || self.disk_seen.elapsed() >= DISK_SAMPLE_AT_OUTPUT
     }
@@ -133,6 +140,7 @@ impl Watch<'_> {
             started: self.launched,
             last_output: now,
             kill_at: None,
+            is_asked: false,
             drain: None,
             is_ready: false,
             paused: None,
@@ -168,7 +176,8 @@ impl Watch<'_> {
         while !self.finished(state) {
             let mut waits = vec![(Ready::Signals, PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN))];
             if state.over.is_none() {
-                waits.push((Ready::Channel, PollFd::from_borrowed_fd(self.running.channel(), PollFlags::IN)));
+                // First: a signal that comes after the command's end does not change its outcome.
+                waits.insert(0, (Ready::Channel, PollFd::from_borrowed_fd(self.running.channel(), PollFlags::IN)));
                 if let Some(gateway) = self.running.gateway().filter(|gateway| !gateway.is_over()) {
                     waits.push((Ready::Gateway, PollFd::from_borrowed_fd(gateway.channel(), PollFlags::IN)));
                 }
@@ -335,25 +344,29 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// First signal: graceful stop. Second signal: kill.
+    /// First request of a person: graceful stop. Then a signal: kill.
     fn obey(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         while let Some(came) = self.signals.next() {
+            let is_watchdog = came == SignalKind::Watchdog;
             if came == SignalKind::Resized {
                 self.resize();
-            } else if matches!(seen.stopped, Some(Stopped::Cancelled | Stopped::Wished | Stopped::Unhealthy)) {
+            } else if state.is_asked || is_watchdog && seen.stopped == Some(Stopped::Unhealthy) {
                 self.running.kill()?;
             } else {
-                let why = if came == SignalKind::Watchdog { self.watchdog(seen) } else { self.wish() };
+                let why = if is_watchdog { self.watchdog(state, seen) } else { self.wish() };
                 self.ask(why, state, seen)?;
             }
         }
         Ok(())
     }
 
-    /// Sets the end of the grace.
+    /// Sets the end of the grace. A command that has ended keeps its outcome.
     pub(super) fn ask(&mut self, why: Stopped, state: &mut State, seen: &mut Findings) -> Result<()> {
         self.unpause(state)?; // a frozen process cannot end
-        seen.stopped.get_or_insert(why);
+        state.is_asked |= matches!(why, Stopped::Cancelled | Stopped::Wished);
+        if !state.is_decided(seen) {
+            seen.stopped.get_or_insert(why);
+        }
         state.kill_at.get_or_insert(Limits::end_of(self.grace));
         self.running.signal(self.stop_signal)
     }
@@ -477,7 +490,7 @@ impl Watch<'_> {
     }
 
     fn lose(&mut self, why: Stopped, error: Error, state: &mut State, seen: &mut Findings) -> Result<()> {
-        if seen.ended.is_none() && seen.stopped.is_none() {
+        if !state.is_decided(seen) && seen.stopped.is_none() {
             seen.failure.get_or_insert(error);
             self.ask(why, state, seen)?;
         }

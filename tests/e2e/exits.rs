@@ -149,6 +149,45 @@ fn a_second_ctrl_c_kills_at_once() {
 }
 
 #[test]
+fn first_signal_after_a_limit_asks_and_the_second_kills() {
+    let lab = Lab::new();
+    for (flags, outcome, status) in
+        [(&["--wall", "2s"][..], "timeout", 124), (&["--health", "false", "--health-start", "1s"], "unhealthy", 125)]
+    {
+        let script = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.05; done";
+        let task = lab.task().args(["--grace", "60s"]).args(flags).start_sh(script);
+        task.wait_for("asked");
+        task.signal(Signal::INT);
+        eventually("the first signal asks", || task.output().matches("asked").count() == 2);
+        task.signal(Signal::INT);
+        let run = task.finish();
+        run.ended_as(outcome, status);
+        assert!(run.elapsed < Duration::from_secs(30), "{run:#?}");
+    }
+}
+
+#[test]
+fn signal_or_limit_after_the_commands_end_leaves_its_outcome() {
+    let lab = Lab::new();
+    for signal in [Some(Signal::TERM), None] {
+        let task = lab.task().args(["--wall", "5s"]).start_sh("echo ready; sleep 1; exit 5");
+        task.wait_for("ready");
+        let pid_1 = task.pid_1();
+        task.signal(Signal::STOP);
+        let state = || std::fs::read_to_string(format!("/proc/{pid_1}/stat")).unwrap();
+        eventually("the command ends", || state().contains(") Z "));
+        match signal {
+            Some(signal) => task.signal(signal),
+            None => std::thread::sleep(Duration::from_secs(5)),
+        }
+        task.signal(Signal::CONT);
+        let run = task.finish();
+        run.ended_as("failed", 5);
+        assert!(!run.hit("wall"), "{run:#?}");
+    }
+}
+
+#[test]
 fn a_cancelled_command_that_ignores_sigterm_is_killed_after_the_grace() {
     let lab = Lab::new();
     let task = lab.task().args(["--grace", "500ms"]).start_sh("trap '' TERM; echo ready; while :; do sleep 0.05; done");

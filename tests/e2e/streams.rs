@@ -116,6 +116,19 @@ fn output_that_its_reader_leaves_is_in_the_log() {
 }
 
 #[test]
+fn signal_while_the_last_output_waits_for_its_reader_cancels_nothing() {
+    let lab = Lab::new();
+    let (reader, writer) = pipe_with_room(0);
+    let mut command = lab.task().plain().command_for(["sh", "-c", "echo end >&2; seq 1 100; exit 6"]);
+    let mut child = command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    child.stderr.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(6));
+    drop(reader);
+}
+
+#[test]
 fn late_reader_of_an_entered_command_gets_everything() {
     let lab = Lab::new();
     let task = lab.task().plain().start_sh("echo up; sleep 60");
