@@ -24,7 +24,7 @@ fn with<'lab>(lab: &'lab Lab, mounts: &[String]) -> Task<'lab> {
 #[test]
 fn a_mount_is_read_only_unless_another_mode_is_written_out() {
     let lab = lab();
-    let script = "cat /data/sub/file /one; touch /data/new; touch /data/sub/file; echo x > /one; \
+    let script = "exec 2>&1; cat /data/sub/file /one; touch /data/new; touch /data/sub/file; echo x > /one; \
                   grep -cE ' (/data|/one) ro,nosuid,nodev' /proc/self/mountinfo";
     for mode in ["", ":ro"] {
         let mounts = [mount(&lab, "data", &format!("/data{mode}")), mount(&lab, "one", &format!("/one{mode}"))];

@@ -152,7 +152,7 @@ fn the_command_has_dockers_capabilities_in_its_namespace_alone() {
         return;
     }
     debian(&lab, &[]).config(json!({ "WorkingDir": "/opt/new/app" })).load();
-    let script = "touch /opt/new/file && echo all is mine; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status | tr -d '\\t '; cat /proc/self/uid_map; \
+    let script = "exec 2>&1; touch /opt/new/file && echo all is mine; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status | tr -d '\\t '; cat /proc/self/uid_map; \
                   su daemon -c 'grep CapEff /proc/self/status | tr -d \"\\t \"; su root -c true || echo no way back'; \
                   touch /workspace/mine; mkdir /logs && echo made";
     let run = inside(lab.task(), "debian").sh(script);
