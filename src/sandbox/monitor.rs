@@ -120,6 +120,13 @@ impl<'run> Monitor<'run> {
         is_first.then(|| self.health.clone())
     }
 
+    /// Paused time counts neither against the start nor against a check that runs.
+    pub(super) fn add_pause(&mut self, pause: Duration) {
+        for time in self.since.iter_mut().chain(self.probe.as_mut().map(|probe| &mut probe.deadline)) {
+            *time += pause;
+        }
+    }
+
     pub(super) fn fault(&self, now: Instant) -> Option<String> {
         let words =
             || format!("the health check has not passed within {:?}: {}", self.check.start, self.health.words());

@@ -264,7 +264,12 @@ impl Watch<'_> {
         if let Some(since) = state.paused {
             self.running.thaw()?;
             state.paused = None;
-            state.last_output += since.elapsed();
+            let pause = since.elapsed();
+            // What a client does during the pause is credited once.
+            state.last_output = (state.last_output + pause).min(Instant::now());
+            if let Some(monitor) = &mut self.health {
+                monitor.add_pause(pause);
+            }
         }
         Ok(())
     }

@@ -137,6 +137,23 @@ fn checks_rest_while_the_task_is_paused_and_show_no_secret() {
 }
 
 #[test]
+fn pause_does_not_count_against_the_start_or_a_check() {
+    let Some(lab) = Lab::root() else { return };
+    let check = "echo >> /tmp/checks; while [ ! -e /tmp/up ]; do sleep 0.05; done";
+    let flags = ["-d", "--health", check, "--health-start", "6s", "--health-timeout", "5s"];
+    let id = lab.task().plain().args(flags).sh("sleep 300").succeeded().stdout.trim().to_owned();
+    let inside = |script: &str| lab.brig(["task", "exec", &id, "--", "sh", "-c", script]);
+    eventually("the check runs", || inside("test -e /tmp/checks").status == Some(0));
+    lab.brig(["task", "pause", &id]).succeeded();
+    std::thread::sleep(Duration::from_secs(7));
+    lab.brig(["task", "unpause", &id]).succeeded();
+    inside("touch /tmp/up").succeeded();
+    eventually("the check passes", || lab.brig(["task", "ls"]).stdout.contains("running (healthy)"));
+    assert_eq!(inside("wc -l < /tmp/checks").stdout, "1\n", "the first check passes");
+    lab.brig(["task", "stop", &id]).succeeded();
+}
+
+#[test]
 fn health_is_checked_before_anything_starts() {
     let lab = Lab::new();
     for (flags, words) in [

@@ -328,6 +328,27 @@ fn a_paused_task_stands_still_and_its_idle_limit_rests() {
 }
 
 #[test]
+fn output_read_during_a_pause_does_not_prolong_the_idle_limit() {
+    let Some(lab) = Lab::root() else { return };
+    let id = begin(&lab, &["--idle", "4s"], "sleep 300");
+    let script = "echo up; sleep 0.5; echo late; sleep 300";
+    let entered = lab.start(["task", "exec", &id, "--", "sh", "-c", script]);
+    entered.wait_for("up");
+    entered.signal(rustix::process::Signal::STOP);
+    std::thread::sleep(Duration::from_secs(1));
+    lab.brig(["task", "pause", &id]).succeeded();
+    std::thread::sleep(Duration::from_secs(8));
+    // Its client reports the output as activity.
+    entered.signal(rustix::process::Signal::CONT);
+    entered.wait_for("late");
+    lab.brig(["task", "unpause", &id]).succeeded();
+    let unpaused = std::time::Instant::now();
+    assert_eq!(wait(&lab, &id)["outcome"], "idle_timeout");
+    assert!(unpaused.elapsed() < Duration::from_secs(9), "{:?}", unpaused.elapsed());
+    entered.finish();
+}
+
+#[test]
 fn signals_reach_the_command_and_stop_waits_for_its_grace() {
     let lab = Lab::new();
     let script = "trap 'echo usr1' USR1; trap 'echo term; exit 3' TERM; echo ready; while :; do sleep 0.02; done";
