@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Where the workspace comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +80,8 @@ pub struct Continued {
     pub checkpoint: Option<String>,
     /// What the first task cloned. A push goes to no other.
     pub repository: Option<FolderIdentity>,
+    /// When the first task of the workspace began with the folder.
+    pub started: Option<SystemTime>,
 }
 
 impl Keep {
@@ -170,6 +172,11 @@ impl Definition {
         // Other tasks find a volume's users by their records, and a first use may fill it.
         let has_volumes = !self.sandbox.volumes.is_empty() || self.sandbox.home.is_some();
         !self.workspace.is_at_hand() || is_queued || has_place || has_volumes
+    }
+
+    /// When the first task of its workspace began with the folder: an edit since then may not be in the workspace.
+    pub(crate) fn started(&self) -> SystemTime {
+        self.continued.as_ref().and_then(|continued| continued.started).unwrap_or_else(SystemTime::now)
     }
 
     /// Default limits in an empty workspace.

@@ -26,6 +26,7 @@ use std::io::BufWriter;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 pub(crate) const IMAGE: &str = "workspace.img";
 
@@ -46,6 +47,9 @@ pub(crate) struct Note {
     rootfs: Option<FolderIdentity>,
     #[serde(default)]
     holds: bool,
+    /// When the first task of the workspace began with the folder.
+    #[serde(default)]
+    started: Option<SystemTime>,
 }
 
 /// The push of a kept task, without secrets.
@@ -176,6 +180,7 @@ pub(crate) fn note(
         image: kept,
         rootfs: definition.sandbox.rootfs.as_deref().and_then(FolderIdentity::of),
         holds: definition.sandbox.holds,
+        started: Some(definition.started()),
     };
     json::write(&store.task(id).join(NOTE), &note)
 }
@@ -394,7 +399,9 @@ impl Store {
         definition.end_with = changed.end_with;
         let is_cloned = matches!(definition.workspace, WorkspaceSource::Repository { .. });
         let repository = record.folder.filter(|_| is_cloned);
-        definition.continued = Some(Continued { from: id.to_owned(), is_fork, checkpoint, repository });
+        // No user edits a checkout of the store.
+        let started = note.started.filter(|_| !is_cloned);
+        definition.continued = Some(Continued { from: id.to_owned(), is_fork, checkpoint, repository, started });
         Ok(definition)
     }
 

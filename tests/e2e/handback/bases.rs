@@ -215,3 +215,48 @@ fn a_kept_workspace_has_no_base_of_its_next_task() {
     work_beside(&lab, task, || std::fs::write(folder.join("file"), "one\ntwo\n3\n4\n5\n").unwrap());
     is_refused(&lab);
 }
+
+#[test]
+fn an_edit_between_two_tasks_of_a_workspace_is_not_overwritten() {
+    let Some(lab) = Lab::root() else { return };
+    let folder = folder(&lab);
+    let names = ["file", "gone", "new"];
+    lab.file("work/file", BASE);
+    let script = "sed -i s/3/three/ file; echo x > gone; echo x > new";
+    lab.task().args(["--keep", "--dir", folder.to_str().unwrap()]).sh(script).ended_as("succeeded", 0);
+    names.iter().for_each(|name| std::fs::write(folder.join(name), "one\n2\n3\n4\n5\n").unwrap());
+    let go_on = |verb: &str, from: &str, script: &str| {
+        lab.brig(["task", verb, from, "--", "sh", "-c", script]).succeeded();
+        let last = id(&lab);
+        lab.brig(["task", "wait", &last]).succeeded();
+        let apply = lab.brig(["task", "apply", &last]);
+        apply.refused(125, &["`file` was edited while the agent ran", "`gone` was edited", "`new` was edited"]);
+        names.iter().for_each(|name| assert_eq!(read(folder.join(name)), "one\n2\n3\n4\n5\n", "{name}"));
+        last
+    };
+    let first = id(&lab);
+    go_on("fork", &first, "sed -i s/5/five/ file; rm gone");
+    let second = go_on("resume", &first, "sed -i s/5/five/ file; rm gone");
+    // The record of the second task has the user's edits as its bases.
+    go_on("resume", &second, "sed -i s/4/four/ file; echo y > new");
+}
+
+#[test]
+fn what_was_applied_between_two_tasks_of_a_workspace_is_no_edit() {
+    let Some(lab) = Lab::root() else { return };
+    let folder = folder(&lab);
+    lab.file("work/file", BASE);
+    let (mut words, mut last) = (vec!["run", "--keep", "--dir", folder.to_str().unwrap()], String::new());
+    // The second task leaves the file alone: only the first one's record has it.
+    for script in [
+        "sed -i s/3/three/ file; rm gone; ln -s a link; echo x > new",
+        "echo y >> new",
+        "sed -i s/5/five/ file; echo z >> new; ln -sf b link",
+    ] {
+        lab.brig([&["task"], &*words, &["--json", "--", "sh", "-c", script]].concat()).ended_as("succeeded", 0);
+        last = id(&lab);
+        lab.brig(["task", "apply", &last]).succeeded();
+        words = vec!["resume", &last];
+    }
+    assert_eq!([read(folder.join("file")), read(folder.join("new"))], ["1\n2\nthree\n4\nfive\n", "x\ny\nz\n"]);
+}

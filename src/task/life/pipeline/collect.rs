@@ -9,11 +9,12 @@ use crate::task::definition::{Keep, WorkspaceSource};
 use crate::task::ended::keep;
 use crate::task::life::canary;
 use crate::task::output::artifact::{self, Source};
-use crate::task::output::changes::{Changes, Form, HiddenNames, Limits};
+use crate::task::output::changes::{self, Changes, Form, HiddenNames, Limits};
 use crate::task::output::handback::{self, ChangeSet};
 use crate::task::records::receipt::{AttemptRecord, Timing};
 use crate::task::redact::Redactor;
 use crate::task::secrets::TaskSecrets;
+use std::iter::successors;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
@@ -119,6 +120,12 @@ impl<'run> Collector<'run> {
         let mut changes = handback::collect(upper, tree.as_deref(), names, self.started, &self.limits)?;
         changes.base = changes.base.and(self.base.clone());
         let path = changes.path.clone();
+        if let (Some(path), Some(continued)) = (&path, &definition.continued) {
+            let store = self.request.store;
+            let next = |id: &String| store.record(id).ok()?.continued_from;
+            let earlier = successors(Some(continued.from.clone()), next).take_while(|_| Instant::now() < end);
+            changes::unmark_known(path, earlier.map(|id| store.task(&id).join("changes")))?;
+        }
         changes.not_taken.iter_mut().for_each(|each| each.path = self.redactor.text(&each.path));
         changes.first_ignored.iter_mut().for_each(|path| *path = self.redactor.text(path));
         course.changes = definition.changes.then_some(changes);

@@ -8,7 +8,6 @@ use crate::task::definition::WorkspaceSource;
 use crate::task::git;
 use crate::task::life::Watcher;
 use crate::task::life::log::{Log, LogOptions};
-use std::time::SystemTime;
 
 impl Attempt<'_> {
     pub(super) fn run_sandbox(&mut self, watcher: &mut dyn Watcher) -> Result<(), Box<Report>> {
@@ -47,7 +46,7 @@ impl Attempt<'_> {
             open_input: watcher.open_input(),
             progress: self.progress.take(),
         };
-        let started = SystemTime::now(); // the sandbox shows the folder itself from here on
+        let started = definition.started(); // the sandbox shows the folder itself from here on
         let mut begun = sandbox::begin(options, site)?;
         begun.notes.iter().for_each(|note| watcher.note(note));
         begun.hints.iter().for_each(|hint| watcher.hint(hint));

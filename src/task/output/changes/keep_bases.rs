@@ -7,7 +7,7 @@ use super::binary;
 use super::copy;
 use super::diff::{LARGEST_TEXT, is_text};
 use super::path::TreePath;
-use super::record::{Base, Changes, Content, Node};
+use super::record::{Base, Changes, Content, Entry, Node};
 use super::snapshot::{KnownBase, KnownContent};
 use super::store::{BASES, Store};
 use super::tree;
@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::files;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const RECORD: &str = "changes.json";
@@ -44,6 +44,29 @@ pub(super) fn keep(changes: &Changes, lower: BorrowedFd<'_>, into: &Path, mut le
         left -= size;
     }
     Ok(())
+}
+
+/// Unmarks each base that a record in `earlier`, of the same workspace, has as its base or as the agent's result: it is
+/// not an edit of the user.
+pub(in crate::task) fn unmark_known(into: &Path, earlier: impl Iterator<Item = PathBuf>) -> Result<()> {
+    let mut changes = Changes::load(&into.join(RECORD))?;
+    let marked = |changes: &Changes| changes.entries.iter().filter(|entry| entry.base_is_newer).count();
+    let before = marked(&changes);
+    for directory in earlier {
+        if marked(&changes) == 0 {
+            break;
+        }
+        // A task that changed nothing has no record, nor one that died.
+        let Ok(known) = Changes::load(&directory.join(RECORD)) else { continue };
+        for entry in changes.entries.iter_mut().filter(|entry| entry.base_is_newer) {
+            let is_known = |known: &Entry| {
+                let is_base = !known.base_is_newer && known.base == entry.base;
+                is_base || known.now.clone().map(Base::from) == entry.base
+            };
+            entry.base_is_newer = !known.find(&entry.path).is_some_and(is_known);
+        }
+    }
+    if marked(&changes) < before { changes.save(&into.join(RECORD)) } else { Ok(()) }
 }
 
 pub(in crate::task) struct BaseWriter<'a> {

@@ -50,7 +50,7 @@ pub(in crate::task) use collect::{Workspace, collect};
 pub(in crate::task) use diff::LARGEST_TEXT;
 pub(crate) use diff::{Binary, DiffOptions, diff};
 pub(in crate::task) use index::{Above, Worktree};
-pub(in crate::task) use keep_bases::BaseWriter;
+pub(in crate::task) use keep_bases::{BaseWriter, unmark_known};
 pub(crate) use overlay::Form;
 pub(in crate::task) use overlay::HiddenNames;
 pub(crate) use path::escape;
