@@ -246,7 +246,8 @@ fn what_was_applied_between_two_tasks_of_a_workspace_is_no_edit() {
     let Some(lab) = Lab::root() else { return };
     let folder = folder(&lab);
     lab.file("work/file", BASE);
-    let (mut words, mut last) = (vec!["run", "--keep", "--dir", folder.to_str().unwrap()], String::new());
+    let (mut words, mut last);
+    words = vec!["run", "--keep", "--dir", folder.to_str().unwrap()];
     // The second task leaves the file alone: only the first one's record has it.
     for script in [
         "sed -i s/3/three/ file; rm gone; ln -s a link; echo x > new",
