@@ -174,8 +174,10 @@ pub fn apply(store: &Store, id: &str, into: Option<&Path>, options: &ApplyOption
     };
     let pinned = pin_now("folder", &tree)?;
     let target = open_tree(&pinned.path(&tree)).hint(|| "name a folder that exists: --into DIR")?;
+    let record = store.record(id)?;
+    let git_modes = into.is_some() || matches!(record.workspace, WorkspaceSource::Repository { .. });
     // A named folder needs no identity.
-    let folder = if into.is_none() { store.record(id)?.folder } else { None };
+    let folder = record.folder.filter(|_| into.is_none());
     if folder.is_some_and(|folder| !folder.is_of(&target)) && !is_off("changes-folder") {
         return Err(Error::new(
             Kind::State,
@@ -187,8 +189,8 @@ pub fn apply(store: &Store, id: &str, into: Option<&Path>, options: &ApplyOption
     let (mut changes, found) = load(store, id)?;
     let not_selected = options.selection.apply(&mut changes)?;
     let Some((directory, _)) = found else { return Ok(AppliedPaths { tree, ..AppliedPaths::default() }) };
-    let options =
-        changes::Options { include_git: false, force: options.force, merge: options.merge, dry_run: options.dry_run };
+    let ApplyOptions { dry_run, force, merge, .. } = *options;
+    let options = changes::Options { include_git: false, force, merge, dry_run, git_modes };
     let applied = changes::apply(&changes, &directory, target.as_fd(), options)?;
     Ok(AppliedPaths {
         tree,

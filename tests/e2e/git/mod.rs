@@ -1,6 +1,7 @@
 //! Repositories: commits come out by their ids, to a branch or a file, and nothing in the agent's `.git` runs on the
 //! host.
 
+mod applies;
 mod bounds;
 mod hostile;
 mod https;

@@ -15,6 +15,8 @@ pub(crate) struct Options {
     pub(crate) merge: bool,
     /// Write nothing, and return conflicts instead of an error.
     pub(crate) dry_run: bool,
+    /// Of a file's permissions compare the owner's executable bit only, as git does: a checkout has those of a umask.
+    pub(crate) git_modes: bool,
 }
 
 /// With `dry_run`, what would be done.

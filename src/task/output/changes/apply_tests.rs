@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-const PLAIN: Options = Options { include_git: false, force: false, merge: false, dry_run: false };
+const PLAIN: Options = Options { include_git: false, force: false, merge: false, dry_run: false, git_modes: false };
 const MERGE: Options = Options { merge: true, ..PLAIN };
 const FORCE: Options = Options { force: true, ..PLAIN };
 const DRY: Options = Options { dry_run: true, ..PLAIN };

@@ -43,6 +43,8 @@ pub(super) struct PlannedWrite<'a> {
     pub(super) node: &'a Node,
     /// `None` if the name must be free.
     pub(super) replaces: Option<FileStamp>,
+    /// Instead of the agent's.
+    pub(super) mode: Option<u32>,
     pub(super) merged: Option<Merged>,
 }
 
@@ -164,7 +166,8 @@ impl<'a> Check<'a, '_> {
                     }
                     self.plan.directories.push((path, *mode));
                 }
-                self.plan.modes.push((path, *mode));
+                let merged = there.and_then(|status| self.merged_mode(entry, status));
+                self.plan.modes.push((path, merged.unwrap_or(*mode)));
             }
             Some(node) => {
                 if there_is_directory {
@@ -174,11 +177,24 @@ impl<'a> Check<'a, '_> {
                     path,
                     node,
                     replaces: if there_is_directory { None } else { seen },
+                    mode: there.and_then(|status| self.merged_mode(entry, status)),
                     merged: None,
                 });
             }
         }
         self.plan.applied.changed.push(path.clone());
+    }
+
+    /// The user's permissions with the bits that the agent changed.
+    fn merged_mode(&self, entry: &Entry, there: &Stat) -> Option<u32> {
+        let (mode, file_type) = match (&entry.base, &entry.now) {
+            (Some(Base::File { .. }), Some(Node::File { mode, .. })) => (mode, FileType::RegularFile),
+            (Some(Base::Directory { .. }), Some(Node::Directory { mode })) => (mode, FileType::Directory),
+            _ => return None,
+        };
+        let bits = entry.changed_bits();
+        let is_merged = self.options.git_modes && tree::file_type(there) == file_type;
+        is_merged.then(|| tree::permissions(there) & !bits | mode & bits)
     }
 
     fn remove(&mut self, path: &'a TreePath, seen: Option<FileStamp>) {
@@ -232,11 +248,15 @@ impl<'a> Check<'a, '_> {
         let Some(status) = tree::status(parent.as_fd(), entry.path.name()).failing(Kind::Workspace, step)? else {
             return Ok(Found::Missing);
         };
-        if is_now(&parent, entry, &status).failing(Kind::Workspace, step)? {
+        let bits = if self.options.git_modes { 0o100 } else { 0o777 };
+        let same_mode = |bits: u32, mode: u32| (tree::permissions(&status) ^ mode) & bits == 0;
+        let same_as_now = |mode: u32| same_mode(bits | entry.changed_bits(), mode);
+        if is_now(&parent, entry, &status, same_as_now).failing(Kind::Workspace, step)? {
             return Ok(Found::Done);
         }
         let verify = !is_off("changes-verify");
-        if !verify || is_base(&parent, entry, &status).failing(Kind::Workspace, step)? {
+        let same_as_base = |mode: u32| same_mode(bits, mode);
+        if !verify || is_base(&parent, entry, &status, same_as_base).failing(Kind::Workspace, step)? {
             return Ok(Found::Base(status));
         }
         Ok(Found::Other(status))
@@ -258,8 +278,12 @@ impl<'a> Check<'a, '_> {
     }
 }
 
-fn is_now(parent: &OwnedFd, entry: &Entry, status: &Stat) -> std::result::Result<bool, Errno> {
-    let same_mode = |mode: u32| tree::permissions(status) == mode;
+fn is_now(
+    parent: &OwnedFd,
+    entry: &Entry,
+    status: &Stat,
+    same_mode: impl Fn(u32) -> bool,
+) -> std::result::Result<bool, Errno> {
     Ok(match (&entry.now, tree::file_type(status)) {
         // An existing directory matches one that the agent made, in any mode.
         (Some(Node::Directory { mode }), FileType::Directory) => entry.base.is_none() || same_mode(*mode),
@@ -273,8 +297,12 @@ fn is_now(parent: &OwnedFd, entry: &Entry, status: &Stat) -> std::result::Result
     })
 }
 
-fn is_base(parent: &OwnedFd, entry: &Entry, status: &Stat) -> std::result::Result<bool, Errno> {
-    let same_mode = |mode: u32| tree::permissions(status) == mode;
+fn is_base(
+    parent: &OwnedFd,
+    entry: &Entry,
+    status: &Stat,
+    same_mode: impl Fn(u32) -> bool,
+) -> std::result::Result<bool, Errno> {
     let file_type = tree::file_type(status);
     Ok(match (&entry.base, file_type) {
         (Some(Base::Directory { mode }), FileType::Directory) => same_mode(*mode),

@@ -141,6 +141,7 @@ impl<'a> Work<'a, '_> {
         }
         match put.node {
             Node::File { mode, size, sha256 } => {
+                let mode = &put.mode.unwrap_or(*mode);
                 let from = store.file(put.path).failing(Kind::Store, || "open the copy")?;
                 let status = fstat(&from).failing(Kind::Store, || "read the copy")?;
                 let linked = ((status.st_dev, status.st_ino), (*sha256, *size), *mode, owner);

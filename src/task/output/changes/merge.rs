@@ -76,7 +76,7 @@ fn one(
     if !is_as_seen || !is_recorded || ![&base, &ours, &theirs].iter().all(|text| is_text(text)) {
         return None;
     }
-    let mode = if mode == old_mode { tree::permissions(&status) } else { *mode };
+    let mode = put.mode.unwrap_or(if mode == old_mode { tree::permissions(&status) } else { *mode });
     Some(Merged { bytes: merge(&base, &ours, &theirs, deadline)?, mode })
 }
 

@@ -134,6 +134,15 @@ impl Entry {
         }
     }
 
+    /// Permissions of a file or directory that is still one.
+    pub(super) fn changed_bits(&self) -> u32 {
+        match (&self.base, &self.now) {
+            (Some(Base::File { mode: was, .. }), Some(Node::File { mode, .. }))
+            | (Some(Base::Directory { mode: was }), Some(Node::Directory { mode })) => mode ^ was,
+            _ => 0,
+        }
+    }
+
     pub(crate) fn removes_directory(&self) -> bool {
         matches!(self.base, Some(Base::Directory { .. })) && !matches!(self.now, Some(Node::Directory { .. }))
     }
