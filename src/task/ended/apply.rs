@@ -188,10 +188,11 @@ pub fn apply(store: &Store, id: &str, into: Option<&Path>, options: &ApplyOption
     }
     let (mut changes, found) = load(store, id)?;
     let not_selected = options.selection.apply(&mut changes)?;
-    let Some((directory, _)) = found else { return Ok(AppliedPaths { tree, ..AppliedPaths::default() }) };
+    let Some((directory, handback)) = found else { return Ok(AppliedPaths { tree, ..AppliedPaths::default() }) };
+    let base = if options.merge { base(store, id, &handback)? } else { None };
     let ApplyOptions { dry_run, force, merge, .. } = *options;
     let options = changes::Options { include_git: false, force, merge, dry_run, git_modes };
-    let applied = changes::apply(&changes, &directory, target.as_fd(), options)?;
+    let applied = changes::apply(&changes, &directory, (base.as_ref().map(AsFd::as_fd), target.as_fd()), options)?;
     Ok(AppliedPaths {
         tree,
         changed: applied.changed.iter().map(ToString::to_string).collect(),

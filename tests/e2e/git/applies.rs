@@ -55,3 +55,18 @@ fn apply_to_a_named_folder_keeps_the_permissions_and_to_the_tasks_own_compares_t
     lab.brig(["task", "apply", &id(&lab), "--into", copy.to_str().unwrap()]).succeeded();
     assert_eq!(modes(&copy), "640\n750\n755\n644");
 }
+
+#[test]
+fn edits_of_different_lines_of_a_repository_are_merged() {
+    let lab = Lab::new();
+    let work = private(&lab);
+    task(&lab, &work, &[], WORK).ended_as("succeeded", 0);
+    let file = |text: &str| std::fs::write(work.join("file"), text).unwrap();
+    file("one\n2\n3\n4\n5\n");
+    assert!(lab.brig(["task", "apply", &id(&lab)]).refused(125, &["`file` was changed"]).stderr.contains("--merge"));
+    lab.brig(["task", "apply", &id(&lab), "--merge"]).succeeded();
+    assert_eq!(host(&work, "cat file"), "one\n2\n3\n4\nfive");
+    assert_eq!(modes(&work), "600\n700\n711\n644");
+    file("1\n2\n3\n4\nsix\n");
+    lab.brig(["task", "apply", &id(&lab), "--merge"]).refused(125, &["`file` was changed in the same lines"]);
+}

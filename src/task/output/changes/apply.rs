@@ -20,7 +20,14 @@ use std::path::Path;
 const LISTED: usize = 20;
 
 /// Applies all recorded changes, or none.
-pub(crate) fn apply(changes: &Changes, into: &Path, target: BorrowedFd<'_>, options: Options) -> Result<Applied> {
+///
+/// `base` is the tree that the task began with, for a merge.
+pub(crate) fn apply(
+    changes: &Changes,
+    into: &Path,
+    (base, target): (Option<BorrowedFd<'_>>, BorrowedFd<'_>),
+    options: Options,
+) -> Result<Applied> {
     let step = || format!("apply the changes in `{}`", into.display());
     if !changes.complete && !options.force && !options.dry_run {
         return Err(Error::new(Kind::State, "the record is incomplete: a limit was hit when it was made")
@@ -29,7 +36,7 @@ pub(crate) fn apply(changes: &Changes, into: &Path, target: BorrowedFd<'_>, opti
     }
     let mut plan = check::check(changes, target, options).doing(step)?;
     if options.merge {
-        merge::resolve(&mut plan, changes, into, target);
+        merge::resolve(&mut plan, changes, into, (base, target));
     }
     let in_the_way =
         plan.applied.conflicts.iter().filter(|conflict| !(options.force && conflict.difference.yields_to_force()));

@@ -25,7 +25,7 @@ fn simple(base: &str, agent: &str) -> Option<(Lab, Changes)> {
 }
 
 fn run(lab: &Lab, changes: &Changes, options: Options) -> crate::error::Result<Applied> {
-    apply(changes, &lab.at("out"), lab.open("target").as_fd(), options)
+    apply(changes, &lab.at("out"), (None, lab.open("target").as_fd()), options)
 }
 
 fn unchanged(lab: &Lab, changes: &Changes, options: Options, expected: &str) {

@@ -358,7 +358,7 @@ fn names_of_a_hard_link_are_links_in_the_store_and_where_they_are_applied() {
     };
     is_one_file("out/files");
     let applied =
-        super::apply(&changes, &lab.at("out"), lab.open("target").as_fd(), super::Options::default()).unwrap();
+        super::apply(&changes, &lab.at("out"), (None, lab.open("target").as_fd()), super::Options::default()).unwrap();
     assert_eq!(applied.changed.len(), 41);
     is_one_file("target");
     lab.shell("target", "cmp a name-7; cmp a name-39; test \"$(cat b)\" = b");

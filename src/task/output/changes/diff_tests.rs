@@ -190,7 +190,7 @@ proptest! {
 
         lab.shell(".", "cp -a base target");
         let options = Options { include_git: false, force: true, merge: false, dry_run: false, git_modes: false };
-        let applied = apply(&changes, &lab.at("out"), lab.open("target").as_fd(), options).unwrap();
+        let applied = apply(&changes, &lab.at("out"), (None, lab.open("target").as_fd()), options).unwrap();
         prop_assert!(applied.left_out.is_empty() && applied.conflicts.is_empty(), "{:?}", applied);
         prop_assert_eq!(picture(&lab.at("target")), picture(&lab.at("upper")));
 

@@ -7,6 +7,7 @@ use super::check::{FileStamp, Merged, Plan, PlannedWrite};
 use super::copy;
 use super::diff::{LARGEST_TEXT, is_text};
 use super::hunks::lines;
+use super::path::TreePath;
 use super::record::{Base, Changes, Content, Entry, Node};
 use super::store::{BASES, Store};
 use super::tree;
@@ -24,8 +25,19 @@ const MOST_BYTES: usize = 256 << 20;
 const FILE_TIME: Duration = Duration::from_secs(2);
 const MERGE_TIME: Duration = Duration::from_secs(30);
 
-pub(super) fn resolve(plan: &mut Plan<'_>, changes: &Changes, into: &Path, target: BorrowedFd<'_>) {
-    let (Ok(copies), Ok(bases)) = (Store::open(into), Store::open_at(into, BASES)) else { return };
+/// A base that was not copied is read in the tree `lower`.
+pub(super) fn resolve(
+    plan: &mut Plan<'_>,
+    changes: &Changes,
+    into: &Path,
+    (lower, target): (Option<BorrowedFd<'_>>, BorrowedFd<'_>),
+) {
+    let Ok(copies) = Store::open(into) else { return };
+    let bases = Store::open_at(into, BASES).ok();
+    let base = |path: &TreePath| {
+        let kept = bases.as_ref().and_then(|bases| bases.file(path).ok());
+        kept.or_else(|| tree::file(tree::parent(lower?, path).ok()?.as_fd(), path.name()).ok().map(|(file, _)| file))
+    };
     let end = Instant::now() + MERGE_TIME;
     let mut bytes = 0;
     let conflicts = std::mem::take(&mut plan.applied.conflicts);
@@ -34,7 +46,7 @@ pub(super) fn resolve(plan: &mut Plan<'_>, changes: &Changes, into: &Path, targe
         let merged = match (conflict.difference, put, changes.find(&conflict.path)) {
             (Difference::Changed, Some(put), Some(entry)) => {
                 let deadline = end.min(Instant::now() + FILE_TIME);
-                let merged = one(entry, put, (&copies, &bases), target, deadline);
+                let merged = base(put.path).and_then(|base| one(entry, put, (&copies, base), target, deadline));
                 merged.filter(|merged| bytes + merged.bytes.len() <= MOST_BYTES).map(|merged| (put, merged))
             }
             _ => None,
@@ -57,7 +69,7 @@ pub(super) fn resolve(plan: &mut Plan<'_>, changes: &Changes, into: &Path, targe
 fn one(
     entry: &Entry,
     put: &PlannedWrite<'_>,
-    (copies, bases): (&Store, &Store),
+    (copies, base): (&Store, File),
     target: BorrowedFd<'_>,
     deadline: Instant,
 ) -> Option<Merged> {
@@ -65,7 +77,7 @@ fn one(
     let Some(Base::File { mode: old_mode, size: old_size, content: Content::Sha256(old) }) = &entry.base else {
         return None;
     };
-    let base = read(bases.file(&entry.path).ok()?, *old_size)?;
+    let base = read(base, *old_size)?;
     let theirs = read(copies.file(&entry.path).ok()?, *size)?;
     let parent = tree::parent(target, &entry.path).ok()?;
     let (file, status) = tree::file(parent.as_fd(), entry.path.name()).ok()?;
