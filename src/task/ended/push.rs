@@ -98,6 +98,7 @@ pub fn push_commits(store: &Store, id: &str, to: Option<&str>, flags: &GivenFlag
     // After a kill the next command reaps the couriers.
     let _alive = begin_again(store, id)?;
     let mut push = Push::failed(&wanted.branch);
+    push.bundle = receipt.push.take().and_then(|push| push.bundle); // a retry may end before it makes the bundle again
     let base = Base { path: base, commit: commit_in, identity };
     let done = (|| {
         if head.commit == base.commit {

@@ -24,6 +24,13 @@ fn failed_push_is_retried_and_a_second_push_finds_nothing_new() {
     let (id, commit) = (id(&run), run.receipt()["commit_out"].as_str().unwrap().to_owned());
     lab.brig(["task", "push", &id]).refused(125, &["commits that the agent's are not based on"]);
     assert_eq!(host(&remote, "git log -1 --format=%s agent/x"), "other", "a push never forces");
+    // A retry that cannot take the commits out again leaves their bundle.
+    let objects = lab.store().join("tasks").join(&id).join("changes/files/.git/objects");
+    std::fs::rename(&objects, objects.with_extension("away")).unwrap();
+    lab.brig(["task", "push", &id]).refused(125, &["take the commit"]);
+    let bundle = shown(&lab, &id)["push"]["bundle"].as_str().map(str::to_owned);
+    host(&remote, &format!("git bundle verify -q {}", bundle.unwrap()));
+    std::fs::rename(objects.with_extension("away"), &objects).unwrap();
     host(&remote, "git update-ref -d refs/heads/agent/x");
     let pushed = lab.brig(["task", "push", &id]);
     assert!(pushed.succeeded().stdout.contains(&format!("{commit} is on the branch `agent/x`")), "{pushed:#?}");
