@@ -186,8 +186,15 @@ const TOO_LARGE: (&str, &str, &str) = (
     "fetch less: --depth N, or --filter blob:none; an old mirror goes with brig task prune --older-than TIME",
 );
 
+/// From git, of the alternates of a repository of this machine, which a courier does not see.
+const ALTERNATES: (&str, &str, &str) = (
+    "unable to normalize alternate object path",
+    "the repository has objects of another one, which a courier does not see",
+    "copy them into it: git repack -ad, then remove .git/objects/info/alternates",
+);
+
 pub(super) fn meaning_here(words: &str) -> Option<(String, String)> {
-    let found = [NO_LFS, TOO_LARGE].into_iter().find(|(needle, ..)| words.contains(needle));
+    let found = [NO_LFS, TOO_LARGE, ALTERNATES].into_iter().find(|(needle, ..)| words.contains(needle));
     found.map(|(_, why, hint)| (why.to_owned(), hint.to_owned()))
 }
 

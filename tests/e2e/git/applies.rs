@@ -1,6 +1,6 @@
 //! `brig task apply` to the working tree of a `--repo`, and to a named folder.
 
-use super::{host, task};
+use super::{host, refused, task};
 use crate::support::Lab;
 use std::path::{Path, PathBuf};
 
@@ -69,4 +69,17 @@ fn edits_of_different_lines_of_a_repository_are_merged() {
     assert_eq!(modes(&work), "600\n700\n711\n644");
     file("1\n2\n3\n4\nsix\n");
     lab.brig(["task", "apply", &id(&lab), "--merge"]).refused(125, &["`file` was changed in the same lines"]);
+}
+
+#[test]
+fn repository_with_the_objects_of_another_one_is_refused_and_the_hint_mends_it() {
+    let lab = Lab::new();
+    let work = private(&lab);
+    host(&work, "git clone -q --shared . ../shared");
+    let shared = lab.path().join("shared");
+    let run = task(&lab, &shared, &[], "true");
+    refused(&run, &["has objects of another one"]);
+    assert!(run.receipt()["error"]["hint"].as_str().unwrap().contains("git repack -ad"), "{run:#?}");
+    host(&shared, "git repack -qad; rm .git/objects/info/alternates");
+    task(&lab, &shared, &[], "grep 5 file").ended_as("succeeded", 0);
 }
