@@ -32,6 +32,13 @@ pub(crate) fn new_sealable_memory(name: &str) -> rustix::io::Result<OwnedFd> {
     }
 }
 
+/// A file like [`new_sealable_memory`] makes, with these bytes, to be read from its beginning.
+pub(crate) fn memory_of(name: &str, bytes: &[u8]) -> Result<OwnedFd> {
+    let memory = new_sealable_memory(name).failing(Kind::Internal, || "make a file in memory")?;
+    write_memory(&memory, bytes)?;
+    Ok(memory)
+}
+
 pub(crate) fn write_memory(memory: impl AsFd, bytes: &[u8]) -> Result<()> {
     let step = || "write a file in memory".to_owned();
     let file = memory.as_fd().try_clone_to_owned().map(File::from).map_err(|cause| failed(cause, step()))?;

@@ -21,7 +21,7 @@ pub(crate) use crate::sys::skip;
 pub(crate) use channel::{Channel, Packet};
 pub(crate) use copy::{copy_data, next_data, times};
 pub(crate) use lock::{Attempt, Lock};
-pub(crate) use memory::{new_memory, new_sealable_memory, read_memory, take_memory, write_memory};
+pub(crate) use memory::{memory_of, new_memory, new_sealable_memory, read_memory, take_memory, write_memory};
 pub(crate) use names::{Names, has_entries};
 pub(crate) use parallel::{in_parallel, lost};
 pub(crate) use patterns::{HiddenMatcher, Patterns};

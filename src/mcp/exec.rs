@@ -1,8 +1,8 @@
 //! One process in a sandbox, from its start to its result.
 
 use super::running::Cancel;
-use crate::error::{Error, Kind, Result};
-use crate::files::{new_sealable_memory, write_memory};
+use crate::error::{Kind, Result};
+use crate::files::memory_of;
 use crate::host::is_off;
 use crate::process::Ended;
 use crate::sandbox::{ExitCodes, Facts, LimitHit, Outcome, Row, Stopped, decide};
@@ -145,12 +145,7 @@ struct Collector<'call> {
 
 impl Collector<'_> {
     fn new<'call>(input: Option<&str>, max_output: usize, cancel: &'call Cancel) -> Result<Collector<'call>> {
-        let memory = |text: &str| {
-            let memory = new_sealable_memory("input").map_err(|errno| Error::os(Kind::Internal, errno))?;
-            write_memory(&memory, text.as_bytes())?;
-            Ok::<_, Error>(memory)
-        };
-        let input = input.map(memory).transpose()?;
+        let input = input.map(|text| memory_of("input", text.as_bytes())).transpose()?;
         Ok(Collector { streams: [Excerpt::new(max_output), Excerpt::new(max_output)], input, cancel })
     }
 }

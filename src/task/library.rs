@@ -28,17 +28,20 @@
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files;
 use crate::sandbox::{FileEntry, Sample};
-use crate::task::life::live::{Execution, Live};
+use crate::task::life::live::{Execution, Live, TIMED_OUT};
+use crate::task::life::pump::{Console, ExecEnd};
 use crate::task::records::receipt::Receipt;
 use crate::task::store::Store;
+use rustix::event::{EventfdFlags, eventfd};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+/// The most that is kept of each stream of a process.
+const LONGEST_STREAM: usize = 256 << 20;
 /// The largest file read into memory.
 const LONGEST_FILE: u64 = 1 << 30;
 
@@ -166,10 +169,12 @@ fn told(text: &str) -> Error {
 pub struct Output {
     /// Exit status, or 128 plus the signal's number.
     pub status: u8,
-    /// Its standard output.
+    /// Its standard output, at most 256 MiB.
     pub output: Vec<u8>,
-    /// Its standard error.
+    /// Its standard error, at most 256 MiB.
     pub error: Vec<u8>,
+    /// Whether a stream was longer: its rest was read and discarded.
+    pub truncated: bool,
 }
 
 /// A sandbox without a command, to work in. Its drop ends it.
@@ -200,6 +205,9 @@ impl Sandbox {
     }
 
     /// Runs a program to its end with the task's user, filter, rules and limits.
+    ///
+    /// Processes that it leaves in the background end with it. The sandbox decides the length of the output: at most
+    /// 256 MiB of each stream are kept.
     pub fn exec<Word: Into<OsString>>(
         &self,
         command: impl IntoIterator<Item = Word>,
@@ -211,23 +219,18 @@ impl Sandbox {
 
     /// Like [`Sandbox::exec`] with environment and working directory, without a terminal.
     pub fn exec_with(&self, execution: Execution, input: Option<&[u8]>) -> Result<Output> {
+        let nothing = eventfd(0, EventfdFlags::CLOEXEC).failing(Kind::Internal, || "run a process")?;
+        let input = input.map(|bytes| files::memory_of("input", bytes)).transpose()?;
         let mut started = self.live.exec(Execution { terminal: None, ..execution })?;
-        let (to_it, of_it, error) = (started.input.take(), started.output.take(), started.error.take());
-        let mut done = Output::default();
-        // Serve all pipes at once: a program may fill one while another is read.
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                if let (Some(pipe), Some(input)) = (to_it, input) {
-                    // A program may close its input.
-                    let _ = File::from(pipe).write_all(input);
-                }
-            });
-            let reader = scope.spawn(move || read(error));
-            done.output = read(of_it);
-            done.error = reader.join().unwrap_or_default();
-        });
-        done.status = started.wait()?;
-        Ok(done)
+        if input.is_none() {
+            started.input = None;
+        }
+        let mut collector = Collector { done: Output::default(), input, nothing };
+        let status = match started.serve(&mut collector)? {
+            ExecEnd::Exited(status) => status,
+            ExecEnd::TimedOut => TIMED_OUT,
+        };
+        Ok(Output { status, ..collector.done })
     }
 
     /// Reads at most 1 GiB: the sandbox decides the length. The path is resolved inside.
@@ -271,13 +274,37 @@ impl Drop for Sandbox {
     }
 }
 
-fn read(pipe: Option<OwnedFd>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Some(pipe) = pipe {
-        // After an error, return the bytes read so far.
-        let _ = File::from(pipe).read_to_end(&mut bytes);
+/// Keeps the beginnings of both streams.
+struct Collector {
+    done: Output,
+    input: Option<OwnedFd>,
+    /// Never readable: no signal is passed on.
+    nothing: OwnedFd,
+}
+
+impl Console for Collector {
+    fn output(&mut self, error: bool, bytes: &[u8]) {
+        let stream = if error { &mut self.done.error } else { &mut self.done.output };
+        let kept = bytes.len().min(LONGEST_STREAM - stream.len());
+        stream.extend_from_slice(&bytes[..kept]);
+        self.done.truncated |= kept < bytes.len();
     }
-    bytes
+
+    fn input(&self) -> Option<BorrowedFd<'_>> {
+        self.input.as_ref().map(AsFd::as_fd)
+    }
+
+    fn input_ended(&mut self) {
+        self.input = None;
+    }
+
+    fn signals_ready(&self) -> BorrowedFd<'_> {
+        self.nothing.as_fd()
+    }
+
+    fn signals(&mut self) -> (Vec<i32>, Option<(u16, u16)>) {
+        (Vec::new(), None)
+    }
 }
 
 /// A new task's supervisor answers when the sandbox is built.

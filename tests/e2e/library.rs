@@ -4,9 +4,9 @@ use crate::support::{Lab, program_under_test};
 use brig::container::{ContainerId, Containers, Creation, Execution};
 use brig::error::Kind;
 use brig::task::{Definition, Store, Watcher};
-use brig::{Options, Sandbox, Task};
+use brig::{Options, Output, Sandbox, Task};
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn options(lab: &Lab) -> Options {
     Options::new().program(program_under_test()).store(lab.store())
@@ -45,6 +45,21 @@ fn a_sandbox_is_worked_in_by_several_threads_and_leaves_nothing() {
     drop(sandbox);
     let run = lab.brig(["task", "wait", "--json", &id]);
     assert_eq!(run.outcome(), "cancelled");
+}
+
+#[test]
+fn a_command_ends_without_what_it_leaves_behind_and_its_output_is_bounded() {
+    let lab = Lab::new();
+    let sandbox = Sandbox::start(&options(&lab)).unwrap();
+    let begun = Instant::now();
+    let done = sandbox.exec(["sh", "-c", "sleep 300 & echo x; exit 3"], None).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    let error = Vec::new();
+    assert_eq!(done, Output { status: 3, output: b"x\n".to_vec(), error, truncated: false });
+    let done = sandbox.exec(["sh", "-c", "head -c 300M /dev/zero; echo all is read >&2"], None).unwrap();
+    assert_eq!((done.status, done.output.len(), done.error.as_slice()), (0, 256 << 20, &b"all is read\n"[..]));
+    assert!(done.truncated);
+    sandbox.stop().unwrap();
 }
 
 #[test]

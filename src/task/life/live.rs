@@ -23,7 +23,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The status at the time limit, as timeout(1) has it.
-const TIMED_OUT: u8 = 124;
+pub(in crate::task) const TIMED_OUT: u8 = 124;
 
 /// A running task.
 #[derive(Debug)]
