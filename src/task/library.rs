@@ -31,7 +31,7 @@ use crate::sandbox::{FileEntry, Sample};
 use crate::task::life::live::{Execution, Live, TIMED_OUT};
 use crate::task::life::pump::{Console, ExecEnd};
 use crate::task::records::receipt::Receipt;
-use crate::task::store::Store;
+use crate::task::store::{Status, Store};
 use rustix::event::{EventfdFlags, eventfd};
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -177,7 +177,8 @@ pub struct Output {
     pub truncated: bool,
 }
 
-/// A sandbox without a command, to work in. Its drop ends it.
+/// A sandbox without a command, to work in. Its drop ends it, and so does the end of this program, unless
+/// [`Options::flag`] names another process (`--end-with`).
 #[derive(Debug)]
 pub struct Sandbox {
     store: Store,
@@ -188,14 +189,24 @@ pub struct Sandbox {
 impl Sandbox {
     /// Starts a sandbox.
     pub fn start(options: &Options) -> Result<Sandbox> {
+        // A drop does not happen in a program that dies.
+        let end_with = format!("--end-with={}", std::process::id());
+        let is_given = options.words.iter().any(|word| word.as_encoded_bytes().starts_with(b"--end-with"));
+        let mut more = if is_given { Vec::new() } else { vec![end_with.as_str()] };
         // An ordinary user enters through the command's process, so it must be a program: brig's own cannot be
         // inspected.
         let (store, id) = if rustix::process::geteuid().is_root() {
-            options.begin(&["--hold"], &[])?
+            more.push("--hold");
+            options.begin(&more, &[])?
         } else {
-            options.begin(&[], &["sleep".into(), "infinity".into()])?
+            options.begin(&more, &["sleep".into(), "infinity".into()])?
         };
-        let live = reach(&store, &id)?;
+        let live = reach(&store, &id).inspect_err(|_| {
+            if let Ok(live) = store.reach(&id) {
+                // It may end by itself meanwhile.
+                let _ = live.kill(9);
+            }
+        })?;
         Ok(Sandbox { store, id, live })
     }
 
@@ -309,9 +320,15 @@ impl Console for Collector {
 
 /// A new task's supervisor answers when the sandbox is built.
 fn reach(store: &Store, id: &str) -> Result<Live> {
-    let live = store.reach(id)?;
-    live.stats().doing(|| format!("start the sandbox `{id}`"))?;
-    Ok(live)
+    loop {
+        match store.reach(id).and_then(|live| live.stats().map(|_| live)) {
+            // It waits for its turn (--max-parallel), or it ends: then the next answer has the reason.
+            Err(error) if error.kind() == Kind::State && store.status(id)? == Status::Running => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            other => return other.doing(|| format!("start the sandbox `{id}`")),
+        }
+    }
 }
 
 fn finished(store: &Store, id: &str) -> Result<Receipt> {

@@ -1,11 +1,13 @@
 //! The library, as a program with threads uses it.
 
-use crate::support::{Lab, program_under_test};
+use crate::support::{Lab, eventually, program_under_test};
 use brig::container::{ContainerId, Containers, Creation, Execution};
 use brig::error::Kind;
 use brig::task::{Definition, Store, Watcher};
 use brig::{Options, Output, Sandbox, Task};
 use std::os::fd::BorrowedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 fn options(lab: &Lab) -> Options {
@@ -60,6 +62,38 @@ fn a_command_ends_without_what_it_leaves_behind_and_its_output_is_bounded() {
     assert_eq!((done.status, done.output.len(), done.error.as_slice()), (0, 256 << 20, &b"all is read\n"[..]));
     assert!(done.truncated);
     sandbox.stop().unwrap();
+}
+
+#[test]
+fn a_sandbox_that_waits_for_its_turn_starts_later() {
+    let lab = Lab::new();
+    let options = options(&lab).flag("--max-parallel", "1");
+    let first = Sandbox::start(&options).unwrap();
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| Sandbox::start(&options));
+        eventually("the second one waits", || lab.ids().len() == 2);
+        std::thread::sleep(Duration::from_millis(300));
+        first.stop().unwrap();
+        let second = second.join().unwrap().unwrap();
+        assert_eq!(second.exec(["true"], None).unwrap().status, 0);
+        second.stop().unwrap();
+    });
+}
+
+#[test]
+fn a_program_that_dies_leaves_no_sandbox() {
+    const STORE: &str = "BRIG_TEST_STORE_OF_A_PROGRAM_THAT_DIES";
+    if let Some(store) = std::env::var_os(STORE) {
+        let _sandbox = Sandbox::start(&Options::new().program(program_under_test()).store(store)).unwrap();
+        std::process::abort();
+    }
+    let lab = Lab::new();
+    let test = "library::a_program_that_dies_leaves_no_sandbox";
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    let died = program.args(["--exact", test]).env(STORE, lab.store()).output().unwrap();
+    assert_eq!(died.status.signal(), Some(6), "{died:?}");
+    let id = &lab.ids()[0];
+    eventually("it ends", || lab.store().join("tasks").join(id).join("receipt.json").exists());
 }
 
 #[test]
