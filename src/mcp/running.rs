@@ -1,9 +1,14 @@
 //! The running calls: their number is bounded, and each can be cancelled.
 
 use crate::error::{Context, Error, Kind, Result};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::HashMap;
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -84,6 +89,30 @@ impl Cancel {
             false => Ok(()),
             true => Err(Error::new(Kind::State, "the call was cancelled").hint("call the tool again")),
         }
+    }
+
+    /// Runs a program to its end, and ends it and its children when the client cancels the call.
+    pub(super) fn run(&self, command: &mut Command) -> std::io::Result<Output> {
+        let mut child = command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let error = child.stderr.take();
+        let reader = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            // After an error, return the bytes read so far.
+            let _ = error.map(|mut error| error.read_to_end(&mut bytes));
+            bytes
+        });
+        if let Some(output) = &child.stdout {
+            // Readable at the program's end too.
+            let mut waits = [PollFd::new(output, PollFlags::IN), PollFd::new(self, PollFlags::IN)];
+            retry_on_intr(|| poll(&mut waits, None))?;
+        }
+        if self.is_set() {
+            // It is not reaped: the number is its own. It may have ended.
+            let _ = kill_process_group(Pid::from_child(&child), Signal::TERM);
+        }
+        let mut done = child.wait_with_output()?;
+        done.stderr = reader.join().unwrap_or_default();
+        Ok(done)
     }
 
     /// Makes the descriptor wait for the next [`Cancel::set`].

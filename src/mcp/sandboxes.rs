@@ -11,7 +11,9 @@ use crate::sandbox::{Checkpoint, Limits, NetworkMode};
 use crate::task::{Live, Receipt, Status, Store, call_program};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -159,27 +161,34 @@ impl Sandboxes {
         // An ordinary user enters by way of the command, which must be a program.
         let last: &[&str] = if is_root { &["--hold"] } else { &["--", "sleep", "infinity"] };
         let words = words.into_iter().chain(last.iter().map(OsString::from));
-        let id = self.call(&["run", "--detach"], words.collect())?;
+        let id = self.call(&["run", "--detach"], words.collect(), |command| cancel.run(command));
+        let id = id.or_else(|error| cancel.check().and(Err(error)))?;
         self.wait_until_built(&id, cancel).inspect_err(|_| self.forget(vec![id.clone()]))?;
         self.add(reservation, id)
     }
 
     /// Starts a task by a verb of `brig task`; returns its id.
-    fn call(&self, verb: &[&str], words: Vec<OsString>) -> Result<String> {
+    fn call(
+        &self,
+        verb: &[&str],
+        words: Vec<OsString>,
+        run: impl FnOnce(&mut Command) -> std::io::Result<Output>,
+    ) -> Result<String> {
         let mut store = OsString::from("--store=");
         store.push(self.store().root());
         let end_with = (!is_off("mcp-end")).then(|| format!("--end-with={}", std::process::id()).into());
         let own = std::iter::once(store).chain(end_with);
         let verb = std::iter::once("task").chain(verb.iter().copied()).map(OsString::from);
-        call_program(Path::new(PROGRAM), verb.chain(own).chain(words)).map(|id| id.trim().to_owned())
+        call_program(Path::new(PROGRAM), verb.chain(own).chain(words), run).map(|id| id.trim().to_owned())
     }
 
     /// Waits until the supervisor answers. A failed start has its reason in the receipt.
     fn wait_until_built(&self, id: &str, cancel: &Cancel) -> Result<()> {
         let store = self.store();
         loop {
+            let built = store.reach(id).and_then(|live| live.wait_until_built(cancel.as_fd()));
             cancel.check().or_else(|error| self.end(id, Some(LAST)).and(Err(error)))?;
-            let Err(error) = store.reach(id).and_then(|live| live.stats()) else { return Ok(()) };
+            let Err(error) = built else { return Ok(()) };
             // A task with --max-parallel may wait for its turn.
             if self.policy.definition.max_parallel.is_some() && store.status(id)? == Status::Running {
                 std::thread::sleep(Duration::from_millis(50));
@@ -304,7 +313,7 @@ impl Sandboxes {
                 .hint("go on in a fork of the checkpoint"));
         }
         let words = [self.again(), vec![task.clone().into(), checkpoint.into()]].concat();
-        let id = self.call(&["rollback"], words)?;
+        let id = self.call(&["rollback"], words, Command::output)?;
         // The verb has ended the task of the checkpoint, which may be an earlier one.
         let before = std::mem::replace(&mut tasks.id, id.clone());
         tasks.earlier.push(before.clone());
@@ -328,7 +337,7 @@ impl Sandboxes {
         };
         let task = find_checkpoint(&sandbox.tasks(), &name)?;
         let words = [self.again(), vec![format!("--from={name}").into(), task.into()]].concat();
-        let id = self.call(&["fork"], words)?;
+        let id = self.call(&["fork"], words, Command::output)?;
         self.wait_until_built(&id, cancel).inspect_err(|_| self.forget(vec![id.clone()]))?;
         self.add(reservation, id)
     }

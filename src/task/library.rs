@@ -27,12 +27,13 @@
 
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files;
-use crate::sandbox::{FileEntry, Sample};
-use crate::task::life::live::{Execution, Live, TIMED_OUT};
+use crate::sandbox::{FileEntry, Reply, Request, Sample};
+use crate::task::life::live::{Execution, Live, TIMED_OUT, over};
 use crate::task::life::pump::{Console, ExecEnd};
 use crate::task::records::receipt::Receipt;
 use crate::task::store::{Status, Store};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::retry_on_intr;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -133,13 +134,19 @@ impl Options {
         let program = program.unwrap_or_else(|| "brig".into());
         let run = ["task", "run", "--detach", "--store"].map(OsString::from).into_iter();
         let run = run.chain([store.root().into()]).chain(more.iter().map(OsString::from)).chain(self.words.clone());
-        let id = call_program(&program, run.chain(["--".into()]).chain(command.iter().cloned()))?;
+        let words = run.chain(["--".into()]).chain(command.iter().cloned());
+        let id = call_program(&program, words, Command::output)?;
         Ok((store, id.trim().to_owned()))
     }
 }
 
-pub(crate) fn call_program(program: &Path, words: impl IntoIterator<Item = OsString>) -> Result<String> {
-    let done = Command::new(program).args(words).stdin(Stdio::null()).output().map_err(|cause| {
+/// `run` returns when the program has ended.
+pub(crate) fn call_program(
+    program: &Path,
+    words: impl IntoIterator<Item = OsString>,
+    run: impl FnOnce(&mut Command) -> std::io::Result<std::process::Output>,
+) -> Result<String> {
+    let done = run(Command::new(program).args(words).stdin(Stdio::null())).map_err(|cause| {
         Error::os(Kind::NotFound, cause)
             .doing(format!("start `{}`", program.display()))
             .hint("install brig, or say where it is: Options::program")
@@ -327,6 +334,24 @@ fn reach(store: &Store, id: &str) -> Result<Live> {
                 std::thread::sleep(Duration::from_millis(50));
             }
             other => return other.doing(|| format!("start the sandbox `{id}`")),
+        }
+    }
+}
+
+impl Live {
+    /// Waits until the supervisor answers, as [`Live::stats`], or `cancel` is readable.
+    pub(crate) fn wait_until_built(&self, cancel: BorrowedFd<'_>) -> Result<()> {
+        let client = self.client()?;
+        client.send(&Request::Stats)?;
+        let mut waits = [PollFd::new(client, PollFlags::IN), PollFd::from_borrowed_fd(cancel, PollFlags::IN)];
+        retry_on_intr(|| poll(&mut waits, None)).failing(Kind::Internal, || "wait for the sandbox")?;
+        if waits[0].revents().is_empty() {
+            return Ok(());
+        }
+        match client.next()? {
+            Some((Reply::Failed(error), _)) => Err(error),
+            Some(_) => Ok(()),
+            None => Err(over()),
         }
     }
 }

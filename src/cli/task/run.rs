@@ -3,11 +3,15 @@
 use super::flags::{ALL, SettingFlags};
 use super::screen::Screen;
 use crate::cli::{console, output};
-use brig::error::{Error, Kind, Result};
+use brig::error::{Context, Error, Kind, Result};
 use brig::image;
-use brig::sandbox::Outcome;
+use brig::sandbox::{Caller, Outcome};
 use brig::task::{Definition, ImageWish, PushState, Receipt, Store};
 use clap::{Args, ValueEnum};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal as NixSignal, sigprocmask};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use rustix::termios::isatty;
 use std::ffi::OsString;
 use std::path::Path;
@@ -141,7 +145,7 @@ pub(in crate::cli) fn fetch_image<const SET: u8>(
     flags: &SettingFlags<SET>,
 ) -> Result<Option<ExitCode>> {
     let Some(wish) = &definition.image else { return Ok(None) };
-    let failed = fetch(store.root(), wish, pull(flags))?;
+    let failed = fetch(store.root(), wish, pull(flags), definition.end_with.as_ref())?;
     if failed.is_some() && flags.has("--json") {
         output::json_error(Kind::Image.code(), "the image was not fetched", Some("standard error has the reason"));
     }
@@ -164,6 +168,9 @@ pub(in crate::cli) fn detached(
     is_interactive: bool,
     json: bool,
 ) -> Result<ExitCode> {
+    // Without the id, which is printed last, its caller could not end the task.
+    let term = SigSet::from_iter([NixSignal::SIGTERM]);
+    sigprocmask(SigmaskHow::SIG_BLOCK, Some(&term), None).failing(Kind::Internal, || "start a task")?;
     let id = brig::task::run_detached(store, definition, is_interactive)?;
     if json {
         output::json(&serde_json::json!({ "id": id, "store": store.root().to_string_lossy() }))
@@ -312,8 +319,13 @@ pub(in crate::cli) enum Pull {
 
 /// Fetches the image unless it is there. In a process of its own: an ordinary user's store is written in a user namespace, which a
 /// supervisor must not be in, and nothing of a TLS connection stays in a supervisor's memory. The exit status of a fetch that failed, which
-/// has said why, is returned.
-pub(in crate::cli) fn fetch(store: &Path, wish: &ImageWish, when: Pull) -> Result<Option<ExitCode>> {
+/// has said why, is returned. The fetch ends with `caller`.
+pub(in crate::cli) fn fetch(
+    store: &Path,
+    wish: &ImageWish,
+    when: Pull,
+    caller: Option<&Caller>,
+) -> Result<Option<ExitCode>> {
     let is_there = || match image::Store::existing(store)? {
         Some(store) => match store.find(&wish.reference) {
             Err(error) if error.kind() == Kind::NotFound => Ok(false),
@@ -329,20 +341,31 @@ pub(in crate::cli) fn fetch(store: &Path, wish: &ImageWish, when: Pull) -> Resul
     if !wanted {
         return Ok(None);
     }
-    let failed = |cause| Error::os(Kind::Internal, cause).doing("start `brig image pull`");
+    let step = || "start `brig image pull`";
     let mut fetch = Command::new("/proc/self/exe");
     if brig::task::check_registry(&wish.reference)? {
         // The caller's variables name settings of registries and programs that give credentials.
         fetch.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root");
     }
-    let fetch = fetch
+    let mut child = fetch
         .args(["image", "--store"])
         .arg(store)
         .args(["pull", "--", &wish.reference])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .status()
-        .map_err(failed)?;
+        .spawn()
+        .failing(Kind::Internal, step)?;
+    if let Some(caller) = caller {
+        let pid = Pid::from_child(&child);
+        let ended = pidfd_open(pid, PidfdFlags::empty()).failing(Kind::Internal, step)?;
+        let mut waits = [PollFd::new(&ended, PollFlags::IN), PollFd::new(caller, PollFlags::IN)];
+        retry_on_intr(|| poll(&mut waits, None)).failing(Kind::Internal, step)?;
+        if waits[0].revents().is_empty() {
+            // It may end by itself meanwhile.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+    let fetch = child.wait().failing(Kind::Internal, step)?;
     if fetch.code().is_some_and(|code| code != 0) {
         let reference = output::escaped(&wish.reference);
         tell!("brig: a flag that the hint names is one of `brig image pull {reference}`; then run this again");

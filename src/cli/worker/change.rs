@@ -85,7 +85,7 @@ pub(super) fn apply(folder: &Folder, store: &Store, arguments: &ApplyArguments) 
 }
 
 pub(super) fn fetch_image(store: &Store, wish: &ImageWish, when: Pull) -> Result<()> {
-    match fetch(store.root(), wish, when)? {
+    match fetch(store.root(), wish, when, None)? {
         Some(_) => Err(Error::new(Kind::Registry, format!("the image `{}` was not fetched", wish.reference))
             .hint("the lines above have the reason")),
         None => Ok(()),

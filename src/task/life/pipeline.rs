@@ -25,7 +25,7 @@ mod sandbox;
 use super::Watcher;
 use super::log::write_end;
 use super::queue::Turn;
-use crate::error::{Error, Kind, Result, Step};
+use crate::error::{Context, Error, Kind, Result, Step};
 use crate::sandbox::{Control, Ledger, Outcome, Progress, Report, Starter, Workspace, in_background};
 use crate::task::definition::Definition;
 use crate::task::definition::naming::Naming;
@@ -39,6 +39,7 @@ use crate::task::records::record::Record;
 use crate::task::secrets::TaskSecrets;
 use crate::task::store::{Alive, Status, Store, json, new_id};
 use crate::task::volumes::TaskVolumes;
+use nix::sys::signal::{SigSet, Signal};
 use request::Request;
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -304,6 +305,8 @@ pub fn run_detached(store: &Store, definition: &Definition, open_input: bool) ->
     crate::process::require_one_thread()?;
     let caller = definition.end_with.as_ref().map(AsFd::as_fd);
     in_background(caller.as_slice(), |starter| {
+        // A starter may block it.
+        SigSet::from_iter([Signal::SIGTERM]).thread_unblock().failing(Kind::Internal, || "start a task")?;
         run(store, definition, &mut NoWatcher { starter, open_input }).map(|_| ())
     })
 }

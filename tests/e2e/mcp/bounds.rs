@@ -2,7 +2,9 @@
 
 use super::client::{Client, server};
 use super::*;
-use crate::support::eventually;
+use crate::support::{eventually, eventually_within, processes_of};
+use rustix::process::Signal;
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 /// Resident memory of a process at most, in MiB.
@@ -182,6 +184,41 @@ fn a_start_that_is_cancelled_waits_for_no_turn() {
     client.exec(&name, "true").ended_as("succeeded");
     client.call("sandbox_stop", json!({ "sandbox": name })).succeeded();
     client.sandbox();
+}
+
+#[test]
+fn a_start_that_is_cancelled_fetches_nothing_more() {
+    let lab = Lab::new();
+    // The kernel accepts connections, and no answer comes.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    silent.set_nonblocking(true).unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let (image, repository) = (format!("127.0.0.1:{port}/x:1"), format!("http://127.0.0.1:{port}/x.git"));
+    for flags in [["--image", &image].as_slice(), &["--repo", &repository, "--git-address", "127.0.0.1"]] {
+        let new = || Client::new(&lab, &[&["--max-sandboxes", "1"], flags].concat());
+        let mut client = new();
+        let pid = client.pid() as i32;
+        let mut connections = Vec::new();
+        let mut is_connected = || silent.accept().map(|new| connections.push(new)).is_ok();
+        let id = client.begin("sandbox_start", json!({}));
+        eventually("it connects", &mut is_connected);
+        client.send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } }));
+        eventually_within(2, "it has ended", || processes_of(&lab).iter().all(|(process, _)| *process == pid));
+        while is_connected() {}
+        client.begin("sandbox_start", json!({}));
+        eventually("another one is not refused", &mut is_connected);
+        let closed = Instant::now();
+        client.close();
+        client.wait();
+        assert!(closed.elapsed() < Duration::from_secs(5), "{flags:?}: {:?}", closed.elapsed());
+        eventually_within(2, "no process is left", || processes_of(&lab).is_empty());
+        let mut client = new();
+        client.begin("sandbox_start", json!({}));
+        eventually("a third one connects", &mut is_connected);
+        client.signal(Signal::KILL);
+        client.wait();
+        eventually("no process is left of a killed server", || processes_of(&lab).is_empty());
+    }
 }
 
 #[test]
