@@ -4,10 +4,10 @@
 //! inside the container without `env` gets that of the container's process, as with runc.
 
 use crate::error::{Context, Error, Kind, Result};
-use crate::files::{new_memory, new_sealable_memory};
+use crate::files::{is_ready_by, new_memory, new_sealable_memory};
 use crate::spec::config::Hook;
 use crate::spec::state::State;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::fs::{SealFlags, fcntl_add_seals};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::ffi::{CString, OsStr};
@@ -115,24 +115,12 @@ fn wait_within(child: &std::process::Child, time: Duration) -> Result<()> {
         .ok_or_else(|| Error::new(Kind::Internal, "a hook without a pid"))?;
     let process = pidfd_open(pid, PidfdFlags::empty()).failing(Kind::Hook, || "watch it")?;
     let Some(end) = Instant::now().checked_add(time) else { return Ok(()) }; // beyond every clock
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Error::new(
-                Kind::Hook,
-                format!(
-                    "hook ran past specified timeout of {0}.0s: it took longer than {0} s and was killed",
-                    time.as_secs()
-                ),
-            ));
-        }
-        let wait = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&wait)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => {}
-            Ok(_) => return Ok(()),
-            Err(errno) => return Err(errno).failing(Kind::Hook, || "watch it"),
-        }
+    if is_ready_by(&process, PollFlags::IN, end).failing(Kind::Hook, || "watch it")? {
+        return Ok(());
     }
+    let words =
+        format!("hook ran past specified timeout of {0}.0s: it took longer than {0} s and was killed", time.as_secs());
+    Err(Error::new(Kind::Hook, words))
 }
 
 #[cfg(test)]

@@ -52,43 +52,35 @@ pub(super) fn is_denied(error: &Error) -> bool {
     matches!(error.errno().map(Errno::from_raw_os_error), Some(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
-/// A new v1 `cpuset` group has no processor at first.
-struct OnV1 {
-    is_cpuset: bool,
+/// What the groups of a path need besides their directories.
+enum Steps<'a> {
+    /// A new `cpuset` group has no processor at first.
+    V1 { is_cpuset: bool },
+    /// The optional controllers are enabled too where the host offers them.
+    V2 { tree: &'a Tree, required: Controllers, optional: Controllers },
 }
 
-impl Steps for OnV1 {
-    fn prepare(&self, _parent: &Path) -> Result<()> {
-        Ok(())
-    }
-
-    fn finish(&self, parent: &Path, new: &Path) -> Result<()> {
-        if self.is_cpuset { inherit_cpuset(parent, new) } else { Ok(()) }
-    }
-}
-
-struct OnV2<'a> {
-    tree: &'a Tree,
-    required: Controllers,
-    /// Enabled too where the host offers them.
-    optional: Controllers,
-}
-
-impl Steps for OnV2<'_> {
+impl Steps<'_> {
+    /// Before children are made in `parent`.
     fn prepare(&self, parent: &Path) -> Result<()> {
-        let enable = |controllers| enable_controllers(self.tree, parent, controllers);
-        let all = enable(self.required.or(self.optional));
-        if all.is_ok() || self.optional.is_empty() {
+        let Steps::V2 { tree, required, optional } = *self else { return Ok(()) };
+        let enable = |controllers| enable_controllers(tree, parent, controllers);
+        let all = enable(required.or(optional));
+        if all.is_ok() || optional.is_empty() {
             return all;
         }
         // The parent cgroup may not delegate every controller, or may not be writable, as above an ordinary user's
         // delegated group.
-        let offered = offered(&open(parent)?, self.optional)?;
-        enable(self.required.or(offered)).or_else(|_| enable(self.required))
+        let offered = offered(&open(parent)?, optional)?;
+        enable(required.or(offered)).or_else(|_| enable(required))
     }
 
-    fn finish(&self, _parent: &Path, _new: &Path) -> Result<()> {
-        Ok(())
+    /// After `new` was made.
+    fn finish(&self, parent: &Path, new: &Path) -> Result<()> {
+        match self {
+            Steps::V1 { is_cpuset: true } => inherit_cpuset(parent, new),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -97,7 +89,7 @@ pub(super) fn make_v1(tree: &Tree, path: &CgroupPath, existing: Existing, made: 
         CgroupPath::Absolute(_) => tree.mount.clone(),
         CgroupPath::Task(_) | CgroupPath::Relative(_) => tree.own_directory(),
     };
-    let steps = OnV1 { is_cpuset: tree.controllers.has(Controller::Cpuset) };
+    let steps = Steps::V1 { is_cpuset: tree.controllers.has(Controller::Cpuset) };
     let directory = open(&make_path(&base, path, existing, made, &steps)?)?;
     Ok(Group { directory, controllers: tree.controllers, is_v2: false })
 }
@@ -132,7 +124,7 @@ pub(super) fn make_v2(
         // Below the root, the parent decides.
         optional = offered(&open(&base)?, optional)?;
     }
-    let directory = open(&make_path(&base, path, existing, made, &OnV2 { tree, required, optional })?)?;
+    let directory = open(&make_path(&base, path, existing, made, &Steps::V2 { tree, required, optional })?)?;
     let controllers = required.or(offered(&directory, optional)?);
     Ok(Group { directory, controllers, is_v2: true })
 }
@@ -145,20 +137,13 @@ fn offered(directory: &Directory, wanted: Controllers) -> Result<Controllers> {
     }
 }
 
-pub(super) trait Steps {
-    /// Before children are made in `parent`.
-    fn prepare(&self, parent: &Path) -> Result<()>;
-    /// After `new` was made.
-    fn finish(&self, parent: &Path, new: &Path) -> Result<()>;
-}
-
 /// `existing` decides about the last group of the path.
 fn make_path(
     base: &Path,
     path: &CgroupPath,
     existing: Existing,
     made: &mut NewGroups,
-    steps: &impl Steps,
+    steps: &Steps<'_>,
 ) -> Result<PathBuf> {
     let (parents, leaf) = match path {
         CgroupPath::Task(id) => ("", format!("{PREFIX}{id}")),
@@ -183,7 +168,7 @@ fn make_once(
     leaf: &str,
     existing: Existing,
     made: &mut NewGroups,
-    steps: &impl Steps,
+    steps: &Steps<'_>,
 ) -> Result<PathBuf> {
     let mut parent = base.to_path_buf();
     for name in parents.split('/').filter(|name| !name.is_empty()) {
