@@ -46,8 +46,8 @@ pub(super) fn keep(changes: &Changes, lower: BorrowedFd<'_>, into: &Path, mut le
     Ok(())
 }
 
-/// Unmarks each base that a record in `earlier`, of the same workspace, has as its base or as the agent's result: it is
-/// not an edit of the user.
+/// Unmarks each base that an earlier record of the workspace has as its base or as the agent's result. It is not an
+/// edit of the user.
 pub(in crate::task) fn unmark_known(into: &Path, earlier: impl Iterator<Item = PathBuf>) -> Result<()> {
     let mut changes = Changes::load(&into.join(RECORD))?;
     let marked = |changes: &Changes| changes.entries.iter().filter(|entry| entry.base_is_newer).count();
