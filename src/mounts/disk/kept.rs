@@ -152,7 +152,7 @@ fn held(path: &Path, lock: FlockOperation, time: Duration) -> Result<OwnedFd> {
 
 pub(super) fn renew(root: BorrowedFd<'_>, user: Ids) -> Result<()> {
     let step = || "renew a kept disk";
-    // Every sandbox has this one, and root made it its user's. All ids inside are of one range.
+    // Every sandbox has this one. Root gives it to the user when it mounts it, after the renewal.
     let owner = statat(root, "tmp", AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Disk, step)?.st_uid;
     for name in EMPTIED {
         let directory = openat(root, name, DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
@@ -175,11 +175,13 @@ pub(super) fn renew(root: BorrowedFd<'_>, user: Ids) -> Result<()> {
             Err(errno) => return Err(errno).failing(Kind::Disk, step),
         }
     }
-    let shift = Shift { from: owner & RANGE, to: user.uid & RANGE };
-    // Without a range no sandbox ever began on this disk.
-    if shift.from == shift.to || shift.from == 0 {
+    let shift = Shift { to: user.uid & RANGE };
+    if owner != 0 && owner & RANGE == shift.to {
         return Ok(());
     }
+    // Root's until the next mount: a renewal that was interrupted starts again.
+    let root_user = (Some(Uid::ROOT), Some(Gid::ROOT));
+    chownat(root, "tmp", root_user.0, root_user.1, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Disk, step)?;
     for name in SHIFTED {
         let directory = openat(root, name, DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
         shift.tree(directory)?;
@@ -192,13 +194,13 @@ fn empty(directory: OwnedFd) -> Result<()> {
 }
 
 struct Shift {
-    from: u32,
     to: u32,
 }
 
 impl Shift {
+    /// From any range: after an interrupted renewal the ids are of several.
     fn id(&self, id: u32) -> u32 {
-        if id & RANGE == self.from { self.to | (id & !RANGE) } else { id }
+        if id & RANGE == 0 { id } else { self.to | (id & !RANGE) }
     }
 
     fn tree(&self, directory: OwnedFd) -> Result<()> {
@@ -240,6 +242,7 @@ impl Shift {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     #[test]
     fn disk_in_use_is_an_error_that_tells_what_to_do() {
@@ -255,15 +258,48 @@ mod tests {
     }
 
     #[test]
-    fn only_ids_of_the_old_range_are_shifted() {
-        let shift = Shift { from: 0x7000_0000, to: 0x7005_0000 };
+    fn only_ids_of_a_range_are_shifted() {
+        let shift = Shift { to: 0x7005_0000 };
         let check = |id, expected| assert_eq!(shift.id(id), expected, "{id:#x}");
         check(0x7000_03e8, 0x7005_03e8);
         check(0x7000_0000, 0x7005_0000);
         check(0x7000_ffff, 0x7005_ffff);
-        check(0x7001_0000, 0x7001_0000);
+        check(0x7001_0000, 0x7005_0000);
+        check(0x7005_03e8, 0x7005_03e8);
         check(0, 0);
         check(1000, 1000);
+    }
+
+    #[test]
+    fn interrupted_renewal_is_completed_by_the_next() {
+        use std::os::unix::fs::{MetadataExt, lchown};
+        if !rustix::process::geteuid().is_root() {
+            return crate::sys::skip("interrupted_renewal_is_completed_by_the_next: needs root");
+        }
+        let disk = tempfile::tempdir().unwrap();
+        DIRECTORIES.iter().for_each(|(name, _)| std::fs::create_dir(disk.path().join(name)).unwrap());
+        let (old, interrupted, new) = (0x7000_03e8, 0x7005_03e8, 0x7009_03e8);
+        let files = ["home/old", "home/shifted", "files/old", "root/upper/shifted", "workspace/upper/old"];
+        files.iter().for_each(|name| std::fs::write(disk.path().join(name), "").unwrap());
+        let give = |name: &str, id| lchown(disk.path().join(name), Some(id), Some(id)).unwrap();
+        let owners = || files.map(|name| std::fs::metadata(disk.path().join(name)).unwrap().uid());
+        let renew_for = |id| {
+            let root = std::fs::File::open(disk.path()).unwrap();
+            renew(root.as_fd(), Ids { uid: id, gid: id }).unwrap();
+        };
+        give("tmp", old);
+        files.iter().for_each(|name| give(name, if name.ends_with("old") { old } else { interrupted }));
+        renew_for(new);
+        assert_eq!(owners(), [new; 5]);
+        // Interrupted: `/tmp` was not mounted. Its old range does not count as complete.
+        give("home/old", interrupted);
+        renew_for(old);
+        assert_eq!(owners(), [old; 5]);
+        // The mount completes it, and the same range needs no walk.
+        give("tmp", old);
+        give("home/old", interrupted);
+        renew_for(old);
+        assert_eq!(owners(), [interrupted, old, old, old, old], "the tree was walked for an unchanged range");
     }
 
     #[test]
