@@ -21,16 +21,25 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 /// A few hundred images.
 const MOST_MEMBERS: usize = 100_000;
+/// PATH_MAX: bytes of a name or of a link's target.
+const LONGEST_NAME: usize = 4096;
+/// Bytes of all names and targets.
+const MOST_NAME_BYTES: usize = 32 << 20;
 /// `layer.tar` of old archives links to another layer's.
 const MOST_HOPS: usize = 8;
 
 #[derive(Clone, Debug)]
 enum Member {
-    File { offset: u64, size: u64 },
-    Link(Vec<u8>),
+    File {
+        offset: u64,
+        size: u64,
+    },
+    /// Hard links share it.
+    Link(Arc<[u8]>),
 }
 
 pub(crate) struct Archive {
@@ -214,14 +223,22 @@ fn members(file: &File) -> Result<HashMap<Vec<u8>, Member>> {
         return Err(Error::new(Kind::Image, "the archive is compressed")
             .hint("decompress it: `gzip -dc FILE | brig image load`"));
     }
-    let mut found = HashMap::new();
+    let too_large = |cause: String| Error::new(Kind::Image, cause).hint("load an archive that contains only images");
+    let (mut found, mut name_bytes) = (HashMap::new(), 0);
     let mut reader = Reader::new(BufReader::with_capacity(4096, PositionedFile(file)));
     while let Some(entry) = reader.next()? {
+        if entry.path.len().max(entry.link.len()) > LONGEST_NAME {
+            return Err(too_large(format!("a name in the archive has more than {LONGEST_NAME} bytes")));
+        }
+        name_bytes += entry.path.len() + entry.link.len();
+        if name_bytes > MOST_NAME_BYTES {
+            return Err(too_large(format!("the archive's names have more than {MOST_NAME_BYTES} bytes")));
+        }
         let name = plain(&entry.path);
         let offset = reader.source().stream_position().map_err(unreadable)?;
         match entry.kind {
             EntryKind::File if entry.sparse.is_none() => found.insert(name, Member::File { offset, size: entry.size }),
-            EntryKind::Symlink => found.insert(name, Member::Link(entry.link)),
+            EntryKind::Symlink => found.insert(name, Member::Link(entry.link.into())),
             // A hard link names its target from the root of the archive.
             EntryKind::HardLink => match found.get(&plain(&entry.link)).cloned() {
                 Some(target) => found.insert(name, target),
@@ -230,7 +247,7 @@ fn members(file: &File) -> Result<HashMap<Vec<u8>, Member>> {
             _ => None,
         };
         if found.len() > MOST_MEMBERS {
-            return Err(Error::new(Kind::Image, format!("the archive has more than {MOST_MEMBERS} files")));
+            return Err(too_large(format!("the archive has more than {MOST_MEMBERS} files")));
         }
         reader.seek_past_data()?;
     }
@@ -263,4 +280,56 @@ fn plain(name: &[u8]) -> Vec<u8> {
         }
     }
     parts.join(&b'/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::tar::{Entry, write::Writer};
+
+    fn entry(kind: EntryKind, path: String, link: &str) -> Entry {
+        Entry {
+            kind,
+            path: path.into(),
+            link: link.into(),
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            mtime: (0, 0),
+            size: 0,
+            sparse: None,
+            device: (0, 0),
+            xattrs: Vec::new(),
+        }
+    }
+
+    fn members_of(entries: impl IntoIterator<Item = Entry>) -> Result<HashMap<Vec<u8>, Member>> {
+        let mut file = tempfile::tempfile().unwrap();
+        let mut writer = Writer::new(std::io::BufWriter::new(file.try_clone().unwrap()));
+        entries.into_iter().for_each(|entry| writer.entry(&entry).unwrap());
+        drop(writer.finish().unwrap());
+        file.rewind().unwrap();
+        members(&file)
+    }
+
+    #[test]
+    fn memory_for_names_is_bounded() {
+        let symlink = |length: usize| entry(EntryKind::Symlink, "l".into(), &"a".repeat(length));
+        let check = |entries: Vec<Entry>, words: &str| {
+            let refused = members_of(entries).unwrap_err();
+            assert!(refused.to_string().contains(words) && refused.advice().is_some(), "{refused:?}");
+        };
+        check(vec![symlink(LONGEST_NAME + 1)], "more than 4096 bytes");
+        check(vec![entry(EntryKind::File, "n".repeat(LONGEST_NAME + 1), "")], "more than 4096 bytes");
+        let long = |n: usize| entry(EntryKind::File, format!("{n}/{}", "n".repeat(4000)), "");
+        check((0..MOST_NAME_BYTES / 4000 + 1).map(long).collect(), "names have more than");
+        let links = (0..1000).map(|n| entry(EntryKind::HardLink, format!("h{n}"), "l"));
+        let found = members_of([symlink(LONGEST_NAME)].into_iter().chain(links)).unwrap();
+        let targets = found.values().map(|member| match member {
+            Member::Link(target) => target,
+            Member::File { .. } => panic!("{member:?}"),
+        });
+        assert!(targets.clone().all(|target| Arc::ptr_eq(target, targets.clone().next().unwrap())));
+        assert_eq!(targets.count(), 1001);
+    }
 }
