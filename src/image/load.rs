@@ -14,6 +14,7 @@ use super::{Digest, Platform, Reference};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Durability, Lock, in_parallel};
 use crate::sys::weaken;
+use std::iter::zip;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -93,7 +94,8 @@ pub(crate) fn current(
 
 fn is_complete(store: &Store, record: &ImageRecord) -> bool {
     record.is_trusted()
-        && record.chain.iter().all(|chain| matches!(store.layer(chain), Ok(Some(_))))
+        && zip(&record.chain, &record.layer_blobs)
+            .all(|(chain, blob)| matches!(store.layer_of(chain, blob), Ok(Some(_))))
         && record.blobs().all(|blob| store.has_blob(blob))
 }
 
@@ -182,8 +184,7 @@ fn bring(
                 format!("the layer `{}` must not be passed on and is fetched from nowhere else", layer.digest),
             ));
         }
-        let there = store.layer(&chain[index])?.filter(|_| store.has_blob(layer));
-        if let Some(record) = there {
+        if let Some(record) = store.layer_of(&chain[index], layer)? {
             budget.take_layer(layer.size, record.size, record.entries)?;
             report(Event::There { digest: &layer.digest, size: layer.size });
             continue;
@@ -307,10 +308,10 @@ impl Work<'_> {
         let below: Vec<PathBuf> =
             self.chain[..index].iter().rev().map(|chain| self.store.layer_path(chain).join("fs")).collect();
         let finished = finish_layer(extractor, &Stack::open(&below, self.store.form())?)?;
-        let record = LayerRecord::new(measured.diff_id, measured.size, finished);
+        let record = LayerRecord::new(measured, finished);
         let staged = work.path().join("layer");
         put_record(&staged, &record, Durability::Cached)?;
-        self.store.put_layer(&self.chain[index], &staged, work.path())
+        self.store.put_layer(&self.chain[index], &self.layers[index].digest, &staged, work.path())
     }
 }
 

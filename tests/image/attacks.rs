@@ -234,6 +234,21 @@ fn documents_that_lie_are_refused() {
     }
 }
 
+/// Other images brought both: what is saved would not be what runs.
+#[test]
+fn layer_and_blob_of_different_images_are_refused() {
+    let scratch = Scratch::new();
+    for (name, layers) in [("own", "own,own"), ("other", "other,other")] {
+        scratch.image(&["load", &scratch.layout("borrowed", layers), "--name", name]).good();
+    }
+    let layout = scratch.layout("borrowed", "own,other");
+    for _ in 0..2 {
+        scratch.image(&["load", &layout, "--name", "x"]).refused("it unpacks to `sha256:");
+    }
+    scratch.image(&["inspect", "x"]).refused("x");
+    scratch.image(&["verify"]).good();
+}
+
 /// Four layers of one size, whose streams are hashed together where the processor gains by it: each has its own digest
 /// all the same.
 #[test]

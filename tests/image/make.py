@@ -235,6 +235,14 @@ def shared(layout, name):
                  pack=lambda layer: gzip.compress(layer, mtime=0))
 
 
+def borrowed(layout, pair):
+    """`A,B`: the DiffID of layer A and the blob of layer B. `A,A` is an ordinary image."""
+    layers = [tar([entry("who", data=who.encode())]) for who in pair.split(",")]
+    pack = lambda layer: gzip.compress(layer, mtime=0)
+    blob = layout.blob(pack(layers[1]))
+    layout.image(layers[:1], pack=pack, change=lambda manifest: {**manifest, "layers": [{**manifest["layers"][0], **blob}]})
+
+
 def bottom_first(layout, seed):
     """A small layer below one that takes a while on a slow line."""
     dice = random.Random(seed)
@@ -442,7 +450,7 @@ def multi(layout, _):
 
 
 CASES = {
-    "plain": plain, "layered": layered, "rows": rows, "random": random_image, "random-large": random_large, "large": large, "shared": shared, "bottom-first": bottom_first, "runnable": runnable, "versions": versions, "stacked": stacked, "multi": multi, "context": context,
+    "plain": plain, "layered": layered, "rows": rows, "random": random_image, "random-large": random_large, "large": large, "shared": shared, "borrowed": borrowed, "bottom-first": bottom_first, "runnable": runnable, "versions": versions, "stacked": stacked, "multi": multi, "context": context,
     # T-50: out of the root, by all known ways.
     "symlink-parent": attack(entry("evil", "symlink", link="CANARY"), entry("evil/pwned", data=b"pwned")),
     "relative-symlink-parent": attack(entry("evil", "symlink", link="../../../../../../../../../../CANARY"), entry("evil/pwned", data=b"x")),

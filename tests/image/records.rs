@@ -120,6 +120,32 @@ fn a_layer_with_an_empty_record_is_made_again() {
     scratch.image(&["verify"]).good();
 }
 
+#[test]
+fn blobs_of_a_layer_are_verified_once() {
+    let scratch = Scratch::new();
+    let layout = scratch.layout("layered", "gzip");
+    let image = load(&scratch, &layout, "x", &[]);
+    let record = layer_record(image.bottom());
+    let blobs = || read(&record)["blobs"].as_array().unwrap().len();
+    assert_eq!(blobs(), 1);
+    // An earlier version wrote the record. A sandbox may have the layer open.
+    let mut value = read(&record);
+    value.as_object_mut().unwrap().remove("blobs");
+    std::fs::write(&record, value.to_string()).unwrap();
+    let _lease = image.lease();
+    load(&scratch, &layout, "x", &[]);
+    assert_eq!(blobs(), 1);
+    let written = || std::fs::metadata(&record).unwrap().ino();
+    let before = written();
+    load(&scratch, &layout, "x", &[]);
+    assert_eq!(written(), before, "verified again");
+    // Another compression of the same layer.
+    std::fs::rename(layout, scratch.path("gzip")).unwrap();
+    load(&scratch, &scratch.layout("layered", "none"), "y", &[]);
+    assert_eq!(blobs(), 2);
+    scratch.image(&["verify"]).good();
+}
+
 /// The limit that let it in counts after a restart, too.
 #[test]
 fn an_image_that_needed_a_higher_limit_is_made_again() {

@@ -9,16 +9,25 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::path::Path;
 
+/// Many blobs can unpack to one layer. The record keeps the latest, and others are verified again.
+const MOST_BLOBS: usize = 16;
+
 impl Store {
-    /// An existing layer from another process stays if it is whole.
-    pub(crate) fn put_layer(&self, chain: &Digest, staged: &Path, work: &Path) -> Result<()> {
+    /// An existing layer stays if it is whole, and its record gets the verified `blob`.
+    pub(crate) fn put_layer(&self, chain: &Digest, blob: &Digest, staged: &Path, work: &Path) -> Result<()> {
         let step = || format!("commit the layer `{}`", chain.short());
         match renameat_with(CWD, staged, CWD, self.layer_path(chain), RenameFlags::NOREPLACE) {
             Err(Errno::EXIST) => {}
             other => return other.map_err(|errno| files::failed(errno.into(), step())),
         }
         let _lock = Lock::wait(&self.path.join("lock"))?;
-        if self.layer(chain)?.is_some() || self.replace_layer(chain, staged, &work.join("old"))? {
+        if let Some(mut layer) = self.layer(chain)? {
+            layer.blobs.retain(|other| other != blob);
+            layer.blobs.insert(0, blob.clone());
+            layer.blobs.truncate(MOST_BLOBS);
+            return put_record(&self.layer_path(chain), &layer, Durability::Synced);
+        }
+        if self.replace_layer(chain, staged, &work.join("old"))? {
             return Ok(());
         }
         Err(Error::new(Kind::State, "the store's copy may be damaged, and an image with this layer is in use"))

@@ -4,8 +4,8 @@ use super::{LARGEST_RECORD, Store};
 use crate::error::{Error, Kind, Result};
 use crate::files::{self, Bounded, Durability};
 use crate::image::config::ImageConfig;
-use crate::image::layer::Skipped;
-use crate::image::manifest::Descriptor;
+use crate::image::layer::{FinishedLayer, Measured, Skipped};
+use crate::image::manifest::{Descriptor, OCI_LAYER};
 use crate::image::{Digest, Platform};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -20,17 +20,22 @@ pub(crate) struct LayerRecord {
     pub(crate) entries: u64,
     pub(crate) removes: bool,
     pub(crate) skipped: Skipped,
+    /// Blobs that were verified to unpack to it, the latest first. Records of earlier versions have none: each blob is
+    /// verified at the next load.
+    #[serde(default)]
+    pub(crate) blobs: Vec<Digest>,
     /// The boot in which the layer was written, if it was not synced. After a power cut it is unpacked again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unsynced_boot: Option<String>,
 }
 
 impl LayerRecord {
-    pub(crate) fn new(diff_id: Digest, size: u64, finished: crate::image::layer::FinishedLayer) -> LayerRecord {
+    pub(crate) fn new(measured: Measured, finished: FinishedLayer) -> LayerRecord {
         LayerRecord {
             version: VERSION,
-            diff_id,
-            size,
+            diff_id: measured.diff_id,
+            size: measured.size,
+            blobs: vec![measured.blob],
             entries: finished.entries,
             removes: finished.removes,
             skipped: finished.skipped,
@@ -118,6 +123,15 @@ impl Store {
             Err(error) if error.kind() == Kind::Record => Ok(None),
             record => Ok(record?.filter(LayerRecord::is_trusted)),
         }
+    }
+
+    /// [`Store::layer`], if the store has `blob`, and verified that it unpacks to the layer.
+    pub(crate) fn layer_of(&self, chain: &Digest, blob: &Descriptor) -> Result<Option<LayerRecord>> {
+        let fits = |record: &LayerRecord| {
+            let is_plain = blob.media_type == OCI_LAYER;
+            record.blobs.contains(&blob.digest) && (!is_plain || record.size == blob.size) && self.has_blob(blob)
+        };
+        Ok(self.layer(chain)?.filter(fits))
     }
 
     /// `None` if the store lacks the image.
