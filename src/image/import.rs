@@ -2,6 +2,7 @@
 //! so the layer is reproducible.
 
 use super::digest::{Algorithm, Digest, Hasher};
+use super::layer::Budget;
 use super::load::{self, LoadOptions};
 use super::manifest::{Descriptor, OCI_CONFIG, OCI_LAYER_GZIP, OCI_MANIFEST};
 use super::progress::Report;
@@ -12,6 +13,7 @@ use super::tar::{Entry, EntryKind};
 use super::{Overrides, Platform, Reference, copy};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{self, Bounds, Names, Walk, WalkStep, open_directory};
+use flate2::write::GzEncoder;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
 use serde_json::json;
 use std::collections::HashMap;
@@ -19,6 +21,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// `path` is a folder or a tar, which may be compressed; `-` is standard input. `run` sets the command and its
 /// settings.
@@ -35,7 +38,8 @@ pub fn import(
     let blob = work.path().join("layer.tar.gz");
     let file = File::create(&blob).map_err(|cause| files::failed(cause, step()))?;
     let packed = HashingWriter::new(file);
-    let mut plain = HashingWriter::new(flate2::write::GzEncoder::new(packed, flate2::Compression::default()));
+    let plain = HashingWriter::new(GzEncoder::new(packed, flate2::Compression::default()));
+    let mut plain = LimitedWriter { layer: plain, counted: 0, budget: Budget::new(options.limits) };
     if path.is_dir() {
         folder(path, &mut plain).doing(step)?;
     } else {
@@ -54,7 +58,7 @@ pub fn import(
         };
         std::io::copy(&mut input, &mut plain).map_err(super::tar::unreadable).doing(step)?;
     }
-    let (encoder, diff_id, _) = plain.finish();
+    let (encoder, diff_id, _) = plain.layer.finish();
     let (_, digest, size) = encoder.finish().map_err(|cause| files::failed(cause, step()))?.finish();
     let platform = options.platform.clone().unwrap_or_else(Platform::host);
     let config = json!({
@@ -105,6 +109,28 @@ impl Source for ImportedImage {
 
     fn name(&self) -> String {
         "the imported root".into()
+    }
+}
+
+/// Refuses a root beyond the limits before the store has all of it.
+struct LimitedWriter {
+    layer: HashingWriter<GzEncoder<HashingWriter<File>>>,
+    /// Compressed bytes that the budget has.
+    counted: u64,
+    budget: Arc<Budget>,
+}
+
+impl Write for LimitedWriter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let count = self.layer.write(bytes)?;
+        let packed = self.layer.sink.get_ref().size;
+        self.budget.take_layer(packed - self.counted, count as u64, 0).map_err(std::io::Error::other)?;
+        self.counted = packed;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.layer.flush()
     }
 }
 
@@ -247,5 +273,36 @@ fn entry(path: Vec<u8>, stat: &Stat, kind: EntryKind, xattrs: Vec<(Vec<u8>, Vec<
         sparse: None,
         device,
         xattrs,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::Limits;
+
+    #[test]
+    fn limit_is_checked_before_all_is_read() {
+        let scratch = tempfile::tempdir().unwrap();
+        let store = Store::open(&scratch.path().join("store")).unwrap();
+        // Without its end: a read to the end fails with another error.
+        let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(&vec![0; 4 << 20]).unwrap();
+        let packed = encoder.finish().unwrap();
+        let cut = scratch.path().join("cut.tar.gz");
+        std::fs::write(&cut, &packed[..packed.len() - 16]).unwrap();
+        let root = scratch.path().join("root");
+        std::fs::create_dir(&root).unwrap();
+        // A hole: a read to the end takes hours.
+        File::create(root.join("hole")).unwrap().set_len(8 << 40).unwrap();
+        let limits = Limits { bytes: 1_000_000, ..Limits::default() };
+        let options = LoadOptions { limits, ..LoadOptions::default() };
+        for path in [&cut, &root] {
+            let name = "x".parse().unwrap();
+            let refused = import(&store, path, &name, &Overrides::default(), &options, &|_| {}).unwrap_err();
+            assert!(refused.to_string().contains("unpacks to more than 1000000 bytes"), "{refused}");
+            assert!(refused.advice().is_some_and(|advice| advice.contains("--limit")), "{refused:?}");
+            assert_eq!(std::fs::read_dir(store.path().join("temporary")).unwrap().count(), 0);
+        }
     }
 }
