@@ -68,9 +68,19 @@ pub(super) fn set_owner(held: FileDescriptor<'_>, uid: u32, gid: u32, form: Form
     changed.map_err(made)
 }
 
-pub(super) fn set_attributes(held: FileDescriptor<'_>, entry: &Entry, skipped: &mut Skipped) -> Result<()> {
+pub(super) fn set_attributes(held: FileDescriptor<'_>, entry: &Entry, form: Form, skipped: &mut Skipped) -> Result<()> {
     for (name, value) in entry.xattrs.iter().filter(|(name, _)| is_kept(name) && name != CAPABILITY) {
-        set(held, name, value, &mut skipped.attributes)?;
+        match set(held, name, value, &mut skipped.attributes) {
+            // acl(5): it names an id that the caller's user namespace lacks.
+            Err(error)
+                if error.errno() == Some(libc::EINVAL)
+                    && form.owners == Owners::Caller
+                    && name.starts_with(b"system.posix_acl_") =>
+            {
+                skipped.attributes += 1;
+            }
+            done => done?,
+        }
     }
     Ok(())
 }

@@ -133,7 +133,7 @@ impl Extractor {
     fn folder(&mut self, here: &TreeDirectory, path: Vec<u8>, entry: &Entry) -> Result<()> {
         let held = FileDescriptor::Open(here.as_fd());
         attributes::set_owner(held, entry.uid, entry.gid, self.form)?;
-        attributes::set_attributes(held, entry, &mut self.skipped)?;
+        attributes::set_attributes(held, entry, self.form, &mut self.skipped)?;
         self.tree.records.set_folder(path, Folder { mode: entry.mode, mtime: entry.mtime })
     }
 
@@ -170,7 +170,7 @@ impl Extractor {
         if (made_as.st_uid, made_as.st_gid) != (entry.uid, entry.gid) {
             attributes::set_owner(held, entry.uid, entry.gid, self.form)?;
         }
-        attributes::set_attributes(held, entry, &mut self.skipped)?;
+        attributes::set_attributes(held, entry, self.form, &mut self.skipped)?;
         attributes::set_mode(held, entry.mode)?;
         attributes::set_capabilities(held, entry, &mut self.skipped)?;
         attributes::set_times(file.as_fd(), entry.mtime)
@@ -245,7 +245,7 @@ impl Extractor {
         let file = file.failing(Kind::Store, || "hold a file just made")?;
         let held = FileDescriptor::Path(file.as_fd());
         attributes::set_owner(held, entry.uid, entry.gid, self.form)?;
-        attributes::set_attributes(held, entry, &mut self.skipped)?;
+        attributes::set_attributes(held, entry, self.form, &mut self.skipped)?;
         if entry.kind != EntryKind::Symlink {
             attributes::set_mode(held, entry.mode)?;
         } else if weaken::is_off("image-mode-of-link") {

@@ -4,6 +4,7 @@ use super::{Budget, Extractor, FinishedLayer, Limits, decode, finish_layer};
 use crate::error::{Error, Kind, Result};
 use crate::image::Form;
 use crate::image::digest::Algorithm;
+use crate::image::form::Owners;
 use crate::image::tar::write::Writer;
 use crate::image::tar::{Entry, EntryKind, Reader};
 use crate::image::union::Stack;
@@ -136,6 +137,27 @@ fn what_is_remembered_of_paths_is_bounded() {
     for again in [|| file(".wh.x"), || file(".wh..wh..opq"), || folder("a")] {
         Lab::new().lay((0..3_000).map(|_| again()), limits).unwrap();
     }
+}
+
+/// No user namespace has the id that the list names.
+#[test]
+fn acl_with_an_unknown_id_is_skipped_if_files_have_no_owners() {
+    let user_id = [0xff_u8; 4];
+    let acl = [&[2, 0, 0, 0, 2, 0, 7, 0][..], &user_id].concat();
+    let entries = || {
+        let xattrs = vec![(b"system.posix_acl_access".to_vec(), acl.clone())];
+        let archive = archive([Entry { xattrs: xattrs.clone(), ..folder("d") }, Entry { xattrs, ..file("f") }]);
+        std::io::Cursor::new(archive)
+    };
+    let lab = Lab::new();
+    let mut extractor = lab.extractor(Limits::default());
+    extractor.form.owners = Owners::Caller;
+    extractor.apply(&mut Reader::new(entries())).unwrap();
+    assert_eq!(extractor.skipped.attributes, 2);
+    let lab = Lab::new();
+    let mut extractor = lab.extractor(Limits::default());
+    extractor.form.owners = Owners::Image;
+    extractor.apply(&mut Reader::new(entries())).unwrap_err();
 }
 
 /// The rest is read only to distinguish a damaged blob from a wrong one.
