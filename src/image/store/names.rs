@@ -119,14 +119,20 @@ impl Store {
         let mut found = Vec::new();
         let mut folders = vec![root.clone()];
         while let Some(folder) = folders.pop() {
-            let listed = std::fs::read_dir(&folder)
-                .map_err(|cause| files::failed(cause, format!("list `{}`", folder.display())))?;
-            for entry in listed.flatten() {
+            // `prune` removes an image whose name is not listed.
+            let failed = |cause| files::failed(cause, format!("list `{}`", folder.display()));
+            for entry in std::fs::read_dir(&folder).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
                 let path = entry.path();
-                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    folders.push(path);
-                    continue;
-                }
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => {
+                        folders.push(path);
+                        continue;
+                    }
+                    // Removed meanwhile.
+                    Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => continue,
+                    kind => kind.map_err(failed)?,
+                };
                 let Some(name) = path.strip_prefix(&root).ok().and_then(Path::to_str) else { continue };
                 let Ok(reference) = name.parse::<Reference>() else { continue };
                 if self.name_path(&reference) == path
