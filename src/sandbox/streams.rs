@@ -1,6 +1,5 @@
 //! The command's input and output: read without blocking the supervisor, passed on, counted.
 
-use super::control::LARGEST_PIPE;
 use super::job_limits::JobLimits;
 use super::outcome::Stopped;
 use crate::egress::Renewal;
@@ -11,6 +10,9 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
+
+/// The largest pipe that an ordinary user can make, in bytes (pipe(7), `pipe-max-size`): what an end may leave unread.
+pub(super) const LARGEST_PIPE: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {

@@ -8,7 +8,7 @@ use super::outcome::{LimitHit, Stopped};
 use super::refusals::Refusals;
 use super::report::{Usage, seconds};
 use super::signals::{SignalKind, Signals};
-use super::streams::{Notice, Sink, Slot, Stream, Streams};
+use super::streams::{LARGEST_PIPE, Notice, Sink, Slot, Stream, Streams};
 use crate::container::{Queues, Running};
 use crate::error::{Context, Error, Kind, Result};
 use crate::process::{Ended, Message};
@@ -229,7 +229,7 @@ impl Watch<'_> {
             self.sink.notice(Notice::Egress(row))?;
         }
         // A process of another sandbox may have received the pipe through a shared folder, and never stop writing.
-        for _ in 0..control::LARGEST_PIPE / PROGRESS_READ {
+        for _ in 0..LARGEST_PIPE / PROGRESS_READ {
             if !self.take_progress()? {
                 break;
             }

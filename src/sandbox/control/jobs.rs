@@ -1,6 +1,6 @@
 //! Processes that outlive their client: the supervisor reads their output and ends them at the latest with the sandbox.
 
-use super::super::streams::{JobEnd, JobEvent, Stream};
+use super::super::streams::{JobEnd, JobEvent, LARGEST_PIPE, Stream};
 use super::session::{PendingJob, Session};
 use super::{Control, Slot};
 use crate::error::{Error, Kind, Result};
@@ -16,8 +16,6 @@ const MOST: u32 = 1000;
 const DRAIN: Duration = Duration::from_secs(2);
 const KILLED: u8 = 137;
 const CHUNK: usize = 64 << 10;
-/// The largest pipe that an ordinary user can make, in bytes (pipe(7), `pipe-max-size`): what an end may leave unread.
-pub(in crate::sandbox) const LARGEST_PIPE: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(in crate::sandbox) struct Job {

@@ -14,7 +14,7 @@ mod wire;
 pub use caller::Caller;
 pub(crate) use client::Client;
 pub(crate) use idle::{Idle, idle};
-pub(super) use jobs::{Job, LARGEST_PIPE};
+pub(super) use jobs::Job;
 pub(super) use session::Session;
 pub(super) use wire::ClientMessage;
 pub(crate) use wire::Request;
