@@ -65,8 +65,8 @@ fn a_terminal_goes_to_the_console_socket() {
     }
 }
 
-/// A program that waits for its output to be read, and then goes on reading its input; and a terminal that another
-/// program has made non-blocking, as node does.
+/// The program reads its input only while its output is read. Another program has made the terminal non-blocking, as
+/// node does.
 #[test]
 fn a_foreground_terminal_passes_all_that_a_program_reads_and_writes() {
     let Some(mut lab) = Lab::new() else { return };

@@ -125,7 +125,7 @@ pub(super) fn serve(signals: &Signals, pid: i32, console: Option<OwnedFd>) -> Re
             reads_input = read(stdin, &mut typed);
         }
         if let (Some(console), false) = (&console, typed.is_empty()) {
-            // What cannot be written is no process's input any more.
+            // After an error no process reads the input any more.
             let written = write(console, &typed).unwrap_or(typed.len());
             typed.drain(..written);
         }

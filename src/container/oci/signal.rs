@@ -32,7 +32,7 @@ impl Containers {
                 return thaw_for(&record, status, number);
             }
         }
-        // Without a group, as with a user to whom none is delegated, the first process is all that can be found.
+        // Without a group, as of a user without a delegated one, only the first process can be found.
         match is_running {
             false if all => return Ok(()),
             false => return Err(Error::new(Kind::State, "container not running")),
