@@ -175,6 +175,8 @@ class BrigEnvironment(BaseEnvironment):
         target = Path(target_path)
         target.parent.mkdir(parents=True, exist_ok=True)
         content = await self._running().read_file(source_path)
+        if target.is_symlink():
+            target.unlink()  # an earlier download may have copied it: a link of the sandbox leads anywhere
         await asyncio.to_thread(target.write_bytes, content)
 
     async def download_dir(self, source_dir: str, target_dir: Union[Path, str]) -> None:

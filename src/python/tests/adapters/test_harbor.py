@@ -100,15 +100,17 @@ def test_second_download_replaces_files_and_follows_no_link(store, busybox_root,
         await environment.start(False)
         try:
             await environment.exec(f"mkdir -p /d/s; echo 1 > /d/s/f; echo 1 > /d/s/old; ln -s {outside} /d/link")
+            await environment.exec(f"ln -s {outside}/new /d/file")
             await environment.download_dir("/d", target)
-            await environment.exec("rm /d/link /d/s/old; echo 2 | tee /d/s/f > /d/link")
+            await environment.download_file("/d/s/f", target / "file")
+            await environment.exec("rm /d/link /d/file /d/s/old; echo 2 | tee /d/s/f > /d/link")
             await environment.download_dir("/d", target)
         finally:
             await environment.stop(True)
 
     asyncio.run(check())
     files = {str(path.relative_to(target)): path.read_text() for path in target.rglob("*") if path.is_file()}
-    assert files == {"s/f": "2\n", "s/old": "1\n", "link": "2\n"}
+    assert files == {"s/f": "2\n", "s/old": "1\n", "link": "2\n", "file": "1\n"}
     assert not (target / "link").is_symlink() and list(outside.iterdir()) == []
 
 
