@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::files::Pinned;
-use crate::sandbox::{self, Backend, Guarantee, Options, Report};
+use crate::sandbox::{self, Guarantee, Options, Report};
 use crate::task::definition::hosted;
 use crate::task::definition::image::{self, Opened};
 use crate::task::definition::layout::Layout;
@@ -62,11 +62,6 @@ impl<'run> Request<'run> {
         mounts::hold_outputs(&definition, &mut pinned)?;
         if let WorkspaceSource::Directory(folder) = &definition.workspace {
             exposure::check(folder, &pinned.path(folder), store)?;
-        }
-        // The backend `local` refuses each root by its own words.
-        let is_local = definition.sandbox.backend == Backend::Local;
-        if let Some(root) = definition.sandbox.rootfs.as_deref().filter(|_| !is_local) {
-            exposure::check_path(&pinned.path(root), || format!("use the root `{}`", root.display()), store)?;
         }
         hidden::complete(&definition, &mut options)?;
         layout.notes.extend(hidden::note(&definition, &options));
