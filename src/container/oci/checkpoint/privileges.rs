@@ -45,6 +45,10 @@ impl Allowed {
     fn excess(&self, status: &str) -> Option<&'static str> {
         let field =
             |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+        // CRIU restores a zombie without its credentials, and it runs no code.
+        if field("State").is_some_and(|state| state.starts_with('Z')) {
+            return None;
+        }
         let set = |name: &str| field(name).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(u64::MAX);
         if ["CapBnd", "CapPrm", "CapInh", "CapAmb"].iter().any(|name| set(name) & !self.capabilities != 0) {
             return Some("capabilities");
@@ -72,6 +76,8 @@ mod tests {
             (status("0000000000000007", "0", "NoNewPrivs:\t1\nSeccomp:\t2"), Some("capabilities")),
             (status("5", "2", "NoNewPrivs:\t1\nSeccomp:\t2"), Some("capabilities")),
             (status("not a number", "0", "NoNewPrivs:\t1\nSeccomp:\t2"), Some("capabilities")),
+            (status("7", "0", "State:\tZ (zombie)"), None),
+            (status("7", "0", "State:\tT (stopped)"), Some("capabilities")),
             (status("5", "0", "NoNewPrivs:\t0\nSeccomp:\t2"), Some("no `noNewPrivileges`")),
             (status("5", "0", "NoNewPrivs:\t1\nSeccomp:\t0"), Some("no filter of system calls")),
         ] {
