@@ -115,17 +115,5 @@ fn copy<W: Write>(store: &Store, blob: &Descriptor, writer: &mut Writer<W>, repo
 }
 
 pub(super) fn file(name: &str, size: u64) -> Entry {
-    Entry {
-        kind: EntryKind::File,
-        path: name.as_bytes().to_vec(),
-        link: Vec::new(),
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        mtime: (0, 0),
-        size,
-        sparse: None,
-        device: (0, 0),
-        xattrs: Vec::new(),
-    }
+    Entry { size, ..Entry::new(EntryKind::File, name) }
 }

@@ -17,19 +17,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 fn entry(kind: EntryKind, path: &str, link: &str) -> Entry {
-    Entry {
-        kind,
-        path: path.into(),
-        link: link.into(),
-        mode: 0o755,
-        uid: 0,
-        gid: 0,
-        mtime: (0, 0),
-        size: 0,
-        sparse: None,
-        device: (0, 0),
-        xattrs: Vec::new(),
-    }
+    Entry { link: link.into(), mode: 0o755, ..Entry::new(kind, path) }
 }
 
 fn file(path: &str) -> Entry {

@@ -288,19 +288,7 @@ mod tests {
     use crate::image::tar::{Entry, write::Writer};
 
     fn entry(kind: EntryKind, path: String, link: &str) -> Entry {
-        Entry {
-            kind,
-            path: path.into(),
-            link: link.into(),
-            mode: 0o644,
-            uid: 0,
-            gid: 0,
-            mtime: (0, 0),
-            size: 0,
-            sparse: None,
-            device: (0, 0),
-            xattrs: Vec::new(),
-        }
+        Entry { link: link.into(), ..Entry::new(kind, path) }
     }
 
     fn members_of(entries: impl IntoIterator<Item = Entry>) -> Result<HashMap<Vec<u8>, Member>> {

@@ -52,6 +52,25 @@ pub(crate) struct Entry {
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
+impl Entry {
+    /// Of root, with mode 0644 and without data.
+    pub(crate) fn new(kind: EntryKind, path: impl Into<Vec<u8>>) -> Entry {
+        Entry {
+            kind,
+            path: path.into(),
+            link: Vec::new(),
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            mtime: (0, 0),
+            size: 0,
+            sparse: None,
+            device: (0, 0),
+            xattrs: Vec::new(),
+        }
+    }
+}
+
 pub(crate) struct Reader<R> {
     source: R,
     /// Unread bytes of the current entry, and the padding after them.

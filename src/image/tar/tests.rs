@@ -5,19 +5,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn entry(path: &[u8], kind: EntryKind, size: u64) -> Entry {
-    Entry {
-        kind,
-        path: path.to_vec(),
-        link: Vec::new(),
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        mtime: (1_700_000_000, 0),
-        size,
-        sparse: None,
-        device: (0, 0),
-        xattrs: Vec::new(),
-    }
+    Entry { mtime: (1_700_000_000, 0), size, ..Entry::new(kind, path) }
 }
 
 fn archive(entries: &[(Entry, &[u8])]) -> Vec<u8> {

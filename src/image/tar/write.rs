@@ -12,19 +12,7 @@ pub(crate) fn one_file_archive(path: &Path, name: &str) -> Result<Vec<u8>> {
     const LONGEST: u64 = 256 << 20;
     let bytes = crate::files::read_bounded(path, LONGEST)?;
     let mut writer = Writer::new(Vec::with_capacity(bytes.len() + 8 * BLOCK));
-    writer.entry(&Entry {
-        kind: EntryKind::File,
-        path: name.into(),
-        link: Vec::new(),
-        mode: 0o755,
-        uid: 0,
-        gid: 0,
-        mtime: (0, 0),
-        size: bytes.len() as u64,
-        sparse: None,
-        device: (0, 0),
-        xattrs: Vec::new(),
-    })?;
+    writer.entry(&Entry { mode: 0o755, size: bytes.len() as u64, ..Entry::new(EntryKind::File, name) })?;
     writer.data(&bytes)?;
     writer.finish()
 }

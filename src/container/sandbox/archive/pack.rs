@@ -319,16 +319,9 @@ fn push(map: &mut Vec<(u64, u64)>, (start, length): (u64, u64), gap: u64) {
 
 pub(super) fn entry(kind: EntryKind, name: &Path, status: &Stat) -> Entry {
     Entry {
-        kind,
-        path: name.as_os_str().as_bytes().to_vec(),
-        link: Vec::new(),
         mode: status.st_mode & 0o777,
-        uid: 0,
-        gid: 0,
         mtime: (status.st_mtime, u32::try_from(status.st_mtime_nsec).unwrap_or(0)),
         size: if kind == EntryKind::File { u64::try_from(status.st_size).unwrap_or(0) } else { 0 },
-        sparse: None,
-        device: (0, 0),
-        xattrs: Vec::new(),
+        ..Entry::new(kind, name.as_os_str().as_bytes())
     }
 }
