@@ -8,6 +8,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Lock};
 use crate::sandbox::{CHECKPOINTS, parse_size, size};
 use crate::task::git::remove_unused;
+use crate::task::output::artifact;
 use crate::task::store::{Status, Store};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -141,7 +142,7 @@ impl Store {
     /// Whether a task has more than its changes: artifacts, commits, checkpoints or a kept workspace.
     pub fn has_more_than_changes(&self, id: &str) -> bool {
         let directory = self.task(id);
-        has_work(&directory) || directory.join("artifacts").exists()
+        has_work(&directory) || directory.join(artifact::DIRECTORY).exists()
     }
 
     /// The checkouts that tasks except `leaving` need. `None` if a receipt is unreadable: its task may need any.

@@ -14,6 +14,9 @@ use pattern::Patterns;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
+/// Below a task's directory, unless its caller names another one.
+pub(crate) const DIRECTORY: &str = "artifacts";
+
 /// The patterns of the artifacts, and the destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArtifactOptions {
@@ -59,7 +62,7 @@ impl ArtifactOptions {
     }
 
     fn place(&self, task: &Path) -> PathBuf {
-        self.directory.clone().unwrap_or_else(|| task.join("artifacts"))
+        self.directory.clone().unwrap_or_else(|| task.join(DIRECTORY))
     }
 }
 
